@@ -1,0 +1,110 @@
+"""Time all variants of a model against its baseline, interleaved, one benchmark at a time on the machine.
+
+Every timed call is kept in plots/benchmark/<model>.csv. `fp32-again` is a second copy of the baseline: what it seems to
+gain or lose is what this machine's noise can do.
+
+    python -m stages.benchmark cnn models/cnn/onnx metrics/verify-load/cnn ... (see dvc.yaml)
+"""
+
+import csv
+import io
+from pathlib import Path
+
+import numpy as np
+
+from stages.common.cpu import load_per_core, steal_seconds
+from stages.common.images import load_images, to_input
+from stages.common.machine_lock import machine_lock
+from stages.common.statistics import ratio_interval
+from stages.common.timing import CALL_COLUMNS, measure, round_medians
+from stages.common.workspace import UserError, read_metrics, read_params, run_main, write_metrics, write_text
+
+BASELINE, CONTROL = "fp32", "fp32-again"
+BUSY_LOAD_PER_CORE = 0.5
+BUSY_STEAL_PERCENT = 2.0
+
+
+def files_to_time(folder, verified_folder, model, variants):
+    """Return {variant: file} of the baseline, its second copy and every variant that verify-load saw working here."""
+    paths = {BASELINE: folder / f"{BASELINE}.onnx", CONTROL: folder / f"{BASELINE}.onnx"}
+    for variant in variants:
+        if read_metrics(verified_folder / f"{variant}.json")[model][variant]["finite"]:
+            paths[variant] = folder / f"{variant}.onnx"
+    for file in sorted(folder.glob("*.onnx")):
+        if file.stem not in {BASELINE, *variants}:
+            raise UserError(
+                f"{file} is made by no stage: delete it or move it away, the benchmark depends on its folder."
+            )
+    return paths
+
+
+def summarize(rows):
+    """Return {variant: {batch_<b>: {median_ms, speedup, speedup_low, speedup_high}}} from the calls.
+
+    `median_ms` is over all calls; `speedup` = fp32 time / variant time is the geometric mean of the per-round ratios of
+    medians, with its 95 % t-interval. The baseline has `median_ms` only.
+    """
+    calls = {}
+    for _, _, variant, batch, _, nanoseconds in rows:
+        calls.setdefault((variant, batch), []).append(nanoseconds)
+    medians, metrics = round_medians(rows), {}
+    for (variant, batch), times in calls.items():
+        cell = metrics.setdefault(variant, {}).setdefault(
+            f"batch_{batch}", {"median_ms": float(np.median(times)) / 1e6}
+        )
+        if variant != BASELINE:
+            speedup, low, high = ratio_interval(medians[BASELINE, batch] / medians[variant, batch])
+            cell |= {"speedup": speedup, "speedup_low": low, "speedup_high": high}
+    return metrics
+
+
+def benchmark(paths, inputs, **settings):
+    """Measure under the machine's lock; return (rows of calls, {load_per_core_before, cpu_steal_percent})."""
+    with machine_lock():
+        load, before = load_per_core(), steal_seconds()
+        if load > BUSY_LOAD_PER_CORE:
+            print(
+                f"warning: the load average is {load:.2f} a core before the start; other work slows the calls and widens the intervals"
+            )
+        rows = measure(paths, inputs, **settings)
+        stolen, passed = (after - start for after, start in zip(steal_seconds(), before, strict=True))
+    steal_percent = 100 * stolen / passed if passed else 0.0
+    if steal_percent > BUSY_STEAL_PERCENT:
+        print(f"warning: {steal_percent:.1f} % of the CPU time went to other guests of this host during the benchmark")
+    return rows, {"load_per_core_before": round(load, 3), "cpu_steal_percent": round(steal_percent, 3)}
+
+
+def main(model, onnx_folder, verified_folder, images_path, metrics_path, calls_path):
+    plan, settings = read_params(f"models.{model}.benchmark"), read_params("benchmark")
+    variants, scaling = read_params("variants"), read_params(f"models.{model}.input")
+    if settings["rounds"] < 2:
+        raise UserError(
+            f"benchmark.rounds is {settings['rounds']}: an interval needs at least 2, and 20 give an honest one."
+        )
+    paths = files_to_time(Path(onnx_folder), Path(verified_folder), model, variants)
+    images = load_images(images_path)
+    if max(plan["batches"]) > len(images):
+        raise UserError(
+            f"models.{model}.benchmark.batches asks for {max(plan['batches'])} images and {images_path} has {len(images)}: ask for fewer."
+        )
+    inputs = {batch: to_input(images[:batch], **scaling) for batch in plan["batches"]}
+    rows, conditions = benchmark(paths, inputs, seconds=plan["seconds"], **settings)
+    summary = summarize(rows)
+    ordered = {variant: summary[variant] for variant in paths}
+    write_metrics(
+        metrics_path, {model: {**ordered, **conditions, "rounds": settings["rounds"], "threads": settings["threads"]}}
+    )
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([CALL_COLUMNS, *rows])
+    write_text(calls_path, text.getvalue())
+    print(f"{model}: {len(rows):,} calls of {len(paths)} files in {settings['rounds']} rounds")
+    for variant, cells in ordered.items():
+        print(
+            f"  {variant:24}",
+            *(f"{name} {cell['median_ms']:8.3f} ms {cell.get('speedup', 1):5.2f}x" for name, cell in cells.items()),
+            sep="  ",
+        )
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,77 @@
+"""Make a static variant: find activation ranges on the calibration set, then quantize weights and activations.
+
+The ranges and the indices of the calibration images are kept beside the result, in models/<model>/ranges/.
+
+    python -m stages.calibrate_quantize cnn static-u8s8 models/cnn/preprocessed.onnx ... (see dvc.yaml)
+"""
+
+import json
+import tempfile
+
+import onnx
+from onnxruntime.quantization import CalibrationMethod, quantize_static
+
+from stages.common.calibration import check_ranges_belong, collect_ranges, draw_indices, save_ranges
+from stages.common.images import check_finite, load_images, to_input
+from stages.common.quantization import check_excluded_nodes, count_quantized, onnxruntime_arguments
+from stages.common.workspace import read_params, run_main, whole_file, write_text
+
+
+def calibrate(preprocessed_path, images_path, indices, scaling, *, batch_size, method, op_types=None):
+    """Return {tensor: (lowest, highest)} over the images at `indices`, read and run `batch_size` at a time."""
+    images = load_images(images_path)
+
+    def batches():
+        for start in range(0, len(indices), batch_size):
+            chosen = indices[start : start + batch_size]
+            check_finite(images[chosen], images_path, chosen)
+            yield to_input(images[chosen], **scaling)
+
+    return collect_ranges(preprocessed_path, batches(), method=method, op_types=op_types)
+
+
+def quantize(preprocessed_path, variant_path, ranges, **recipe):
+    """Quantize one file into another with given ranges; return (layers quantized, layers in all)."""
+    model = onnx.load(preprocessed_path)
+    check_excluded_nodes(model, recipe)
+    check_ranges_belong(ranges, model, preprocessed_path)
+    with tempfile.TemporaryDirectory() as folder:
+        save_ranges(ranges, f"{folder}/ranges.json")
+        quantize_static(
+            preprocessed_path,
+            variant_path,
+            calibrate_method=CalibrationMethod.MinMax,  # the cache's format; how the ranges were found no longer matters
+            calibration_cache_path=f"{folder}/ranges.json",
+            **onnxruntime_arguments(recipe),
+        )
+    return count_quantized(model, variant_path)
+
+
+def ranges_json(ranges, indices, settings):
+    """Return the ranges artifact: the calibration settings, the images used, and [lowest, highest] a tensor."""
+    bounds = {tensor: [float(low), float(high)] for tensor, (low, high) in ranges.items()}
+    return json.dumps({"calibrate": settings, "image_indices": indices.tolist(), "ranges": bounds}, indent=1) + "\n"
+
+
+def main(model, variant, preprocessed_path, images_path, variant_path, ranges_path):
+    recipe, settings = read_params(f"calibrate_quantize.{variant}"), read_params("calibrate")
+    scaling = read_params(f"models.{model}.input")
+    indices = draw_indices(seed=settings["seed"], images=settings["images"], available=len(load_images(images_path)))
+    ranges = calibrate(
+        preprocessed_path,
+        images_path,
+        indices,
+        scaling,
+        batch_size=settings["batch_size"],
+        method=settings["method"],
+        op_types=recipe.get("op_types_to_quantize"),
+    )
+    with whole_file(variant_path) as temporary:
+        quantized, total = quantize(preprocessed_path, temporary, ranges, **recipe)
+        size = temporary.stat().st_size
+    write_text(ranges_path, ranges_json(ranges, indices, settings))
+    print(f"{variant_path}: {quantized} of {total} layers quantized from {len(indices)} images, {size:,} bytes")
+
+
+if __name__ == "__main__":
+    run_main(main)

@@ -1,0 +1,41 @@
+"""ONNX Runtime sessions: one set of options for verification, evaluation and benchmark, and streamed prediction."""
+
+import numpy as np
+
+from stages.common.images import input_batches, load_images
+from stages.common.workspace import UserError
+
+PROVIDERS = ["CPUExecutionProvider"]
+
+
+def open_session(path, *, threads):
+    """Return an InferenceSession with the options that every stage uses.
+
+    All graph optimizations, sequential execution, `threads` intra-op threads, CPU. A file that does not load raises
+    onnxruntime's own exception: whether that is a result or an error is for the stage to say.
+    """
+    import onnxruntime  # noqa: PLC0415 -- 0.15 s that a stage without a session need not pay
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 3  # errors; warnings about constant folding say nothing that a result does not
+    return onnxruntime.InferenceSession(str(path), options, providers=PROVIDERS)
+
+
+def predict_images(onnx_path, images_path, scaling, *, images, batch_size, threads):
+    """Return the logits (images, classes) float32 of the first `images` stored images, streamed from the disk.
+
+    `scaling`: the arguments of `to_input`. Raises UserError if there are fewer images, or if one is not finite.
+    """
+    stored = load_images(images_path)
+    if images > len(stored):
+        raise UserError(
+            f"evaluate.images of the model is {images} and {images_path} has {len(stored)} images: ask for fewer."
+        )
+    session = open_session(onnx_path, threads=threads)
+    name, output = session.get_inputs()[0].name, session.get_outputs()[0].name
+    batches = input_batches(stored, batch_size=batch_size, path=images_path, limit=images, **scaling)
+    return np.concatenate([session.run([output], {name: batch})[0] for batch in batches])

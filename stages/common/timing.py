@@ -1,0 +1,82 @@
+"""Interleaved timing of several models: the measurement itself, without files and parameters."""
+
+import gc
+import time
+from collections import defaultdict
+
+import numpy as np
+from tqdm import tqdm
+
+from stages.common.runtime import open_session
+
+CALL_COLUMNS = ["round", "position", "variant", "batch", "call", "nanoseconds"]
+CSV_BYTES = 480_000  # of all calls of a network, since the file is kept in Git
+ROW_BYTES = 22  # of a call's row, beside the variant's name
+LEAST_CALLS = 2
+
+
+def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed):
+    """Time every model at every batch size in interleaved rounds; return the calls as a list of CALL_COLUMNS rows.
+
+    `paths`: {variant: file}; `inputs`: {batch size: (batch, C, H, W) float32}. A round visits all variants in a new
+    random order, each with a new session: two sessions of one file differ by their place in memory, systematically, so
+    the session, not the call, is the unit of repetition. `seconds` is the budget of the timed calls.
+    """
+    order = np.random.default_rng(seed)
+    variants = list(paths)
+    calls = plan_calls(paths, inputs, rounds=rounds, seconds=seconds, threads=threads)
+    rows = []
+    for round_number in tqdm(range(rounds), desc="benchmark", unit="round", mininterval=1):
+        for position, index in enumerate(order.permutation(len(variants))):
+            variant = variants[index]
+            session = open_session(paths[variant], threads=threads)
+            for batch, values in inputs.items():
+                time_calls(session, values, min(warmup_calls, calls[variant, batch]))
+                times = time_calls(session, values, calls[variant, batch])
+                rows += [[round_number, position, variant, batch, call, elapsed] for call, elapsed in enumerate(times)]
+    return rows
+
+
+def time_calls(session, values, count):
+    """Run a session `count` times on one input; return the wall-clock time of each call in nanoseconds."""
+    feed, outputs = {session.get_inputs()[0].name: values}, [session.get_outputs()[0].name]
+    times = []
+    gc.disable()
+    try:
+        for _ in range(count):
+            start = time.perf_counter_ns()
+            session.run(outputs, feed)
+            times.append(time.perf_counter_ns() - start)
+    finally:
+        gc.enable()
+    return times
+
+
+def plan_calls(paths, inputs, *, rounds, seconds, threads):
+    """Return {(variant, batch): calls a round}: an equal share of the budget for every cell, at least LEAST_CALLS.
+
+    Cheap calls are bounded by what fits into the CSV file; the time that they leave is given to the dear ones.
+    """
+    cost = {}
+    for variant, path in paths.items():
+        session = open_session(path, threads=threads)
+        for batch, values in inputs.items():
+            time_calls(session, values, 1)
+            cost[variant, batch] = min(time_calls(session, values, 3)) / 1e9
+    row_bytes = ROW_BYTES + sum(map(len, paths)) / len(paths)
+    most = max(LEAST_CALLS, int(CSV_BYTES / row_bytes / rounds / len(cost)))
+    calls, left = {}, seconds / rounds
+    for cells_left, (cell, one_call) in zip(
+        range(len(cost), 0, -1), sorted(cost.items(), key=lambda item: item[1]), strict=True
+    ):
+        calls[cell] = int(np.clip(left / cells_left / one_call, LEAST_CALLS, most))
+        left -= calls[cell] * one_call
+    return calls
+
+
+def round_medians(rows):
+    """Return {(variant, batch): medians (rounds,) in nanoseconds} from CALL_COLUMNS rows."""
+    cells = defaultdict(lambda: defaultdict(list))
+    for round_number, _, variant, batch, _, nanoseconds in rows:
+        cells[variant, batch][round_number].append(nanoseconds)
+    return {cell: np.array([np.median(rounds[key]) for key in sorted(rounds)]) for cell, rounds in cells.items()}

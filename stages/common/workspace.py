@@ -1,0 +1,118 @@
+"""What every stage does with the workspace: read its parameters, write its outputs whole, fail in one sentence.
+
+The module is a dependency of every stage, so it stays small: a change here reruns the pipeline.
+"""
+
+import json
+import math
+import os
+import re
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+try:
+    from yaml import CSafeLoader as _SafeLoader  # libyaml: 13 ms instead of 100
+except ImportError:
+    from yaml import SafeLoader as _SafeLoader
+
+
+class UserError(Exception):
+    """A mistake that the user can mend. The message is one sentence that names the thing and the fix."""
+
+
+class _Loader(_SafeLoader):
+    """YAML 1.1 reads `1e-5` as a string; DVC, which reads YAML 1.2, as a number. This loader agrees with DVC."""
+
+
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
+)
+
+
+def load_params(path="params.yaml"):
+    """Return the whole of a parameter file as a dictionary.
+
+    Raises UserError if the file is missing or is not YAML.
+    """
+    try:
+        return yaml.load(Path(path).read_bytes(), Loader=_Loader) or {}  # noqa: S506 -- a SafeLoader with one more number format
+    except FileNotFoundError:
+        raise UserError(f"{path} is not here: run the stage from the root of the repository.") from None
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+
+
+def read_params(key, path="params.yaml"):
+    """Return the value of a dotted `key` ("train.cnn") of params.yaml, or of another YAML or JSON file.
+
+    A stage reads exactly the keys that it declares in dvc.yaml; a test holds the two against each other.
+    """
+    value = load_params(path)
+    for part in key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise UserError(f"{path} has no key `{key}`: add it, or take the stage that needs it out of dvc.yaml.")
+        value = value[part]
+    return value
+
+
+@contextmanager
+def whole_file(path):
+    """Yield a temporary path; when the block ends without an error it becomes `path`, else nothing is left.
+
+    The temporary file lies beside `path` (a rename does not cross file systems) and ends in .tmp, which DVC ignores.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        yield temporary
+        # A workspace file may be a link into the DVC cache: replace the link, never write through it.
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path, text):
+    """Write a text file (UTF-8, whole or not at all)."""
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_metrics(path, metrics):
+    """Write nested dictionaries of numbers and short strings as strict JSON.
+
+    Refuses what a metrics table cannot show truly: NaN and infinity, lists, booleans, dots in keys, long strings.
+    """
+    _check_metrics(metrics, where=str(path))
+    write_text(path, json.dumps(metrics, indent=2, allow_nan=False) + "\n")
+
+
+def _check_metrics(value, where):
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if "." in key:
+                raise ValueError(f"{where}: the key {key!r} has a dot, which metrics diff reads as a level")
+            _check_metrics(inner, f"{where}: {key}")
+    elif isinstance(value, str):
+        if len(value) > 40:
+            raise ValueError(f"{where} is a string of {len(value)} characters; 40 fit into a table")
+    elif isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{where} is {value!r}; a metric is a number or a short string")
+    elif not math.isfinite(value):
+        raise ValueError(f"{where} is {value}; leave out a quantity that is undefined")
+
+
+def read_metrics(path):
+    """Return the content of a metrics file."""
+    return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def run_main(main):
+    """Run a stage's `main` on the command line's arguments; a UserError becomes one sentence on stderr, exit code 1."""
+    try:
+        main(*sys.argv[1:])
+    except UserError as error:
+        sys.exit(f"error: {error}")

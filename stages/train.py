@@ -1,0 +1,108 @@
+"""Train a network on the training images; the test images are only looked at to draw the curve.
+
+Writes models/<model>/model.pt (a state dict), its accuracy, and loss and accuracy per epoch for `dvc plots`. The same
+parameters give the same bytes on the same machine.
+
+    python -m stages.train cnn data/.../train-images.npy ... (see dvc.yaml)
+"""
+
+import csv
+import io
+
+import numpy as np
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from stages.common.images import load_images, load_labels, to_input
+from stages.common.networks import ARCHITECTURES
+from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics, write_text
+
+
+def train(train_set, test_set, scaling, *, architecture, epochs, batch_size, learning_rate, seed, threads):
+    """Train with Adam and cross-entropy; return the network in evaluation mode and a row of numbers an epoch.
+
+    `train_set`, `test_set`: (images (N, C, H, W) as stored, labels (N,) int64). `scaling`: arguments of `to_input`.
+    A row: epoch, train_loss, test_loss, train_accuracy, test_accuracy; the training values are means over the epoch.
+    """
+    torch.manual_seed(seed)
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(True)
+    network = ARCHITECTURES[architecture]()
+    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
+    order = np.random.default_rng(seed)
+    history = []
+    for epoch in range(1, epochs + 1):
+        network.train()
+        batches = np.array_split(order.permutation(len(train_set[0])), -(-len(train_set[0]) // batch_size))
+        seen = [
+            step(network, optimizer, *batch_of(train_set, indices, scaling))
+            for indices in tqdm(batches, desc=f"epoch {epoch}/{epochs}", unit="batch", mininterval=1)
+        ]
+        train_loss, train_accuracy = np.sum(seen, axis=0) / len(train_set[0])
+        test_loss, test_accuracy = test(network, test_set, scaling)
+        history.append([epoch, train_loss, test_loss, train_accuracy, test_accuracy])
+    return network.eval(), history
+
+
+def batch_of(dataset, indices, scaling):
+    """Return the model's input and the labels of the images at `indices`, as tensors."""
+    images, labels = dataset
+    indices = np.sort(indices)  # a memory map is read in order; within a batch the order means nothing
+    return torch.from_numpy(to_input(images[indices], **scaling)), torch.from_numpy(labels[indices])
+
+
+def step(network, optimizer, inputs, labels):
+    """Take one step; return the batch's summed loss and its number of right answers."""
+    optimizer.zero_grad()
+    logits = network(inputs)
+    loss = nn.functional.cross_entropy(logits, labels)
+    loss.backward()
+    optimizer.step()
+    return loss.item() * len(labels), (logits.argmax(1) == labels).sum().item()
+
+
+@torch.no_grad()
+def test(network, dataset, scaling, batch_size=500):
+    """Return mean loss and accuracy over a dataset."""
+    network.eval()
+    total = np.zeros(2)
+    for start in range(0, len(dataset[0]), batch_size):
+        inputs, labels = batch_of(dataset, np.arange(start, min(start + batch_size, len(dataset[0]))), scaling)
+        logits = network(inputs)
+        loss = nn.functional.cross_entropy(logits, labels, reduction="sum")
+        total += loss.item(), (logits.argmax(1) == labels).sum().item()
+    return total / len(dataset[0])
+
+
+def history_csv(history):
+    """Return the curve as CSV: a row an epoch and a set (training or test), as `dvc plots` likes it."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy"])
+    writer.writerows([epoch, *(f"{value:.6f}" for value in values)] for epoch, *values in history)
+    return text.getvalue()
+
+
+def main(model, train_images, train_labels, test_images, test_labels, model_path, metrics_path, curve_path):
+    params, scaling = read_params(f"train.{model}"), read_params(f"models.{model}.input")
+    datasets = []
+    for images_path, labels_path in ((train_images, train_labels), (test_images, test_labels)):
+        images = load_images(images_path)
+        datasets.append((images, load_labels(labels_path, len(images))))
+    if params["batch_size"] > len(datasets[0][0]):
+        raise UserError(
+            f"train.{model}.batch_size is {params['batch_size']} and there are {len(datasets[0][0])} training images: make it smaller."
+        )
+    network, history = train(*datasets, scaling, **params)
+    with whole_file(model_path) as temporary, open(temporary, "wb") as file:
+        torch.save(
+            network.state_dict(), file
+        )  # an open file: given a path, torch stores the file's name in the archive
+    write_metrics(metrics_path, {model: {"test_accuracy": history[-1][-1], "epochs": params["epochs"]}})
+    write_text(curve_path, history_csv(history))
+    print(f"{model}: test accuracy {history[-1][-1]:.2%} after {params['epochs']} epochs")
+
+
+if __name__ == "__main__":
+    run_main(main)
