@@ -43,7 +43,7 @@ def _load(path):
 def to_input(images, *, scale, mean, std, channels, repeat):
     """Turn stored images into a model's input: (N, C, H, W) uint8 or float32 -> (N, channels, H*repeat, W*repeat) float32.
 
-    value = (pixel * scale - mean) / std, with `mean` and `std` a number a channel or one for all. A single stored
+    value = (pixel * scale - mean) / std, with `mean` and `std` one number, or a list of one a channel. A single stored
     channel is copied to `channels`; a pixel is repeated `repeat` times in both directions, which is exact.
     """
     values = np.asarray(images, dtype=np.float32) * np.float32(scale)

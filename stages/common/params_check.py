@@ -80,17 +80,18 @@ class FetchData(Section):
 
 class Input(Section):
     scale: Positive
-    mean: list[Annotated[float, Field(allow_inf_nan=False)]] = Field(min_length=1)
-    std: list[Positive] = Field(min_length=1)
+    mean: Annotated[float, Field(allow_inf_nan=False)] | list[Annotated[float, Field(allow_inf_nan=False)]]
+    std: Positive | list[Positive]
     channels: Count
     repeat: Count
 
     @model_validator(mode="after")
     def a_number_a_channel(self):
         for key in ("mean", "std"):
-            if len(getattr(self, key)) not in (1, self.channels):
+            value = getattr(self, key)
+            if isinstance(value, list) and len(value) != self.channels:
                 raise ValueError(
-                    f"`{key}` has {len(getattr(self, key))} numbers: give one, or one for each of the {self.channels} channels"
+                    f"`{key}` has {len(value)} numbers: give one, or one for each of the {self.channels} channels"
                 )
         return self
 
