@@ -75,16 +75,18 @@ def test(network, dataset, scaling, batch_size=500):
     return total / len(dataset[0])
 
 
-def history_csv(history):
-    """Return the curve as CSV: a row an epoch and a set (training or test), as `dvc plots` likes it."""
+def curve_csv(history, quantity, columns):
+    """Return the curve of a quantity ("loss", "accuracy") as CSV: a row an epoch, training and test images."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["epoch", "train_loss", "test_loss", "train_accuracy", "test_accuracy"])
-    writer.writerows([epoch, *(f"{value:.6f}" for value in values)] for epoch, *values in history)
+    writer.writerow(["epoch", f"train_{quantity}", f"test_{quantity}"])
+    writer.writerows([row[0], *(f"{row[column]:.6f}" for column in columns)] for row in history)
     return text.getvalue()
 
 
-def main(model, train_images, train_labels, test_images, test_labels, model_path, metrics_path, curve_path):
+def main(
+    model, train_images, train_labels, test_images, test_labels, model_path, metrics_path, loss_path, accuracy_path
+):
     params, scaling = read_params(f"train.{model}"), read_params(f"models.{model}.input")
     datasets = []
     for images_path, labels_path in ((train_images, train_labels), (test_images, test_labels)):
@@ -96,11 +98,11 @@ def main(model, train_images, train_labels, test_images, test_labels, model_path
         )
     network, history = train(*datasets, scaling, **params)
     with whole_file(model_path) as temporary, open(temporary, "wb") as file:
-        torch.save(
-            network.state_dict(), file
-        )  # an open file: given a path, torch stores the file's name in the archive
+        # An open file: given a path, torch stores the file's name in the archive.
+        torch.save(network.state_dict(), file)
     write_metrics(metrics_path, {model: {"test_accuracy": history[-1][-1], "epochs": params["epochs"]}})
-    write_text(curve_path, history_csv(history))
+    write_text(loss_path, curve_csv(history, "loss", (1, 2)))
+    write_text(accuracy_path, curve_csv(history, "accuracy", (3, 4)))
     print(f"{model}: test accuracy {history[-1][-1]:.2%} after {params['epochs']} epochs")
 
 

@@ -5,7 +5,7 @@ import matplotlib
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from stages.common.results import BASELINE, verdict
 
@@ -60,6 +60,7 @@ def latency_figure(results, variants):
                 axis.plot([cell["speedup_low"], cell["speedup_high"]], [y, y], color=colours[variant], lw=2)
                 axis.plot(cell["speedup"], y, MARKERS[place % len(MARKERS)], color=colours[variant], ms=6)
         axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_locator(LogLocator(base=2, numticks=20))
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
         axis.xaxis.set_minor_formatter(NullFormatter())
         axis.set_xlabel("speed relative to fp32 (log scale; right of 1 is faster)")
