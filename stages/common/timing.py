@@ -15,7 +15,7 @@ ROW_BYTES = 22  # of a call's row, beside the variant's name
 LEAST_CALLS = 2
 
 
-def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed):
+def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed, show_progress=True):
     """Time every model at every batch size in interleaved rounds; return the calls as a list of CALL_COLUMNS rows.
 
     `paths`: {variant: file}; `inputs`: {batch size: (batch, C, H, W) float32}. A round visits all variants in a new
@@ -26,7 +26,7 @@ def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed):
     variants = list(paths)
     calls = plan_calls(paths, inputs, rounds=rounds, seconds=seconds, threads=threads)
     rows = []
-    for round_number in tqdm(range(rounds), desc="benchmark", unit="round", mininterval=1):
+    for round_number in tqdm(range(rounds), desc="benchmark", unit="round", mininterval=1, disable=not show_progress):
         for position, index in enumerate(order.permutation(len(variants))):
             variant = variants[index]
             session = open_session(paths[variant], threads=threads)

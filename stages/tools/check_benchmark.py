@@ -1,0 +1,61 @@
+"""Does the benchmark cry wolf? Time fp32 against itself many times and count the intervals that exclude 1.
+
+With honest 95 % intervals one in twenty does by chance: of 40 at most 5 in 98.6 % of all checks, so more than 5 means
+that the intervals are too narrow on this machine (or that it was busy). Takes a few minutes.
+
+    python -m stages.tools.check_benchmark cnn
+    python -m stages.tools.check_benchmark cnn --repeats 40 --seconds 5
+"""
+
+import argparse
+import sys
+
+from tqdm import tqdm
+
+from stages.benchmark import BASELINE, CONTROL, benchmark, summarize
+from stages.common.images import load_images, to_input
+from stages.common.workspace import UserError, read_params
+
+ALLOWED_OF_40 = 5  # at most this many with probability 0.986, if the intervals are exact
+
+
+def false_alarms(model, *, repeats, seconds):
+    """Return ({batch: number of intervals that exclude 1}, {batch: mean half-width of the intervals in percent})."""
+    settings, scaling = read_params("benchmark"), read_params(f"models.{model}.input")
+    images = load_images(f"data/{read_params('dataset')}/test-images.npy")
+    inputs = {size: to_input(images[:size], **scaling) for size in read_params(f"models.{model}.benchmark.batches")}
+    paths = dict.fromkeys([BASELINE, CONTROL], f"models/{model}/onnx/fp32.onnx")
+    alarms, widths = dict.fromkeys(inputs, 0), dict.fromkeys(inputs, 0.0)
+    for repeat in tqdm(range(repeats), desc=f"{model} against itself", unit="benchmark"):
+        rows, _ = benchmark(paths, inputs, seconds=seconds, show_progress=False, **{**settings, "seed": repeat})
+        for batch in inputs:
+            cell = summarize(rows)[CONTROL][f"batch_{batch}"]
+            alarms[batch] += not cell["speedup_low"] <= 1 <= cell["speedup_high"]
+            widths[batch] += 50 * (cell["speedup_high"] - cell["speedup_low"]) / repeats
+    return alarms, widths
+
+
+def main():
+    """Print the counts; exit with 1 if a batch size has more false alarms than honest intervals would give."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", help="a key of `models` in params.yaml")
+    parser.add_argument("--repeats", type=int, default=40, help="benchmarks to run (default: 40)")
+    parser.add_argument("--seconds", type=float, default=5, help="time budget of each (default: 5)")
+    arguments = parser.parse_args()
+    alarms, widths = false_alarms(arguments.model, repeats=arguments.repeats, seconds=arguments.seconds)
+    allowed = round(ALLOWED_OF_40 * arguments.repeats / 40)
+    for batch, count in alarms.items():
+        print(
+            f"batch {batch}: {count} of {arguments.repeats} intervals exclude 1, half-width {widths[batch]:.2f} % (at most {allowed} expected)"
+        )
+    if max(alarms.values()) > allowed:
+        sys.exit(
+            "the intervals are too narrow for this machine as it is now: stop other work, or raise benchmark.rounds"
+        )
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -1,0 +1,53 @@
+"""Write the result tables into README.md, between the `results` markers, from the committed metrics.
+
+python -m stages.tools.update_readme
+"""
+
+import re
+import sys
+from pathlib import Path
+
+from stages.common.report import machine_sentence, summary_table
+from stages.common.results import load_results
+from stages.common.workspace import UserError, read_metrics, read_params, write_text
+
+MARKED = re.compile(r"(<!-- results: .*? -->\n).*?(<!-- end of results -->)", re.DOTALL)
+
+
+def results_section(root):
+    """Return the section between the markers: the machine, and a table a network."""
+    root = Path(root)
+    models = list(read_params("models", root / "params.yaml"))
+    variants = read_params("variants", root / "params.yaml")
+    parts = [f"Measured on: {machine_sentence(read_metrics(root / 'metrics' / 'machine.json'))}."]
+    for model, found in load_results(root, models, variants).items():
+        conditions = found["conditions"]
+        images = found["variants"]["fp32"]["evaluate"]["images"]
+        parts.append(
+            f"**{model}**, {images:,} test images, {conditions['rounds']} interleaved rounds, {conditions['threads']} thread:"
+        )
+        parts.append(summary_table(found, variants))
+    return "\n\n".join(parts)
+
+
+def with_results(text, section):
+    """Return a README's text with `section` between its markers. Raises UserError if the markers are gone."""
+    if not MARKED.search(text):
+        raise UserError(
+            "README.md has lost its `<!-- results: ... -->` and `<!-- end of results -->` markers: put them back."
+        )
+    return MARKED.sub(lambda found: f"{found[1]}\n{section}\n\n{found[2]}", text)
+
+
+def main():
+    """Rewrite README.md in place."""
+    readme = Path("README.md")
+    write_text(readme, with_results(readme.read_text(encoding="utf-8"), results_section(".")))
+    print("README.md: results written from metrics/")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")
