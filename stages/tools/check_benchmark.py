@@ -10,13 +10,14 @@ that the intervals are too narrow on this machine (or that it was busy). Takes a
 import argparse
 import sys
 
+from scipy.stats import binom
 from tqdm import tqdm
 
 from stages.benchmark import BASELINE, CONTROL, benchmark, summarize
 from stages.common.images import load_images, to_input
 from stages.common.workspace import UserError, read_params
 
-ALLOWED_OF_40 = 5  # at most this many with probability 0.986, if the intervals are exact
+CONFIDENCE = 0.98  # that a benchmark with exact 95 % intervals passes
 
 
 def false_alarms(model, *, repeats, seconds):
@@ -43,7 +44,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=5, help="time budget of each (default: 5)")
     arguments = parser.parse_args()
     alarms, widths = false_alarms(arguments.model, repeats=arguments.repeats, seconds=arguments.seconds)
-    allowed = round(ALLOWED_OF_40 * arguments.repeats / 40)
+    allowed = int(binom.ppf(CONFIDENCE, arguments.repeats, 0.05))
     for batch, count in alarms.items():
         print(
             f"batch {batch}: {count} of {arguments.repeats} intervals exclude 1, half-width {widths[batch]:.2f} % (at most {allowed} expected)"
