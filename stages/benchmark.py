@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.common.cpu import load_per_core, steal_seconds
+from stages.common.cpu import BUSY_LOAD_PER_CORE, BUSY_STEAL_PERCENT, load_per_core, steal_seconds
 from stages.common.images import load_images, to_input
 from stages.common.machine_lock import machine_lock
 from stages.common.statistics import ratio_interval
@@ -20,8 +20,6 @@ from stages.common.timing import CALL_COLUMNS, measure, round_medians
 from stages.common.workspace import UserError, read_metrics, read_params, run_main, write_metrics, write_text
 
 BASELINE, CONTROL = "fp32", "fp32-again"
-BUSY_LOAD_PER_CORE = 0.5
-BUSY_STEAL_PERCENT = 2.0
 
 
 def files_to_time(folder, verified_folder, model, variants):

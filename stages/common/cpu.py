@@ -19,6 +19,10 @@ INT8_PATHS = {
     "neon": {"asimd"},
 }
 
+# Above these a benchmark warns: other work slows the calls and widens the intervals.
+BUSY_LOAD_PER_CORE = 0.5
+BUSY_STEAL_PERCENT = 2.0
+
 # int8 paths that add products in 32 bits. Elsewhere u8 x s8 products are added in 16 bits and can saturate.
 EXACT_INT8 = {"amx_int8", "avx512_vnni", "avx_vnni", "neon_i8mm", "neon_dotprod", "neon"}
 

@@ -7,8 +7,8 @@ import re
 import sys
 from pathlib import Path
 
-from stages.common.report import machine_sentence, summary_table
 from stages.common.results import load_results
+from stages.common.tables import machine_sentence, markdown, summary_rows
 from stages.common.workspace import UserError, read_metrics, read_params, write_text
 
 MARKED = re.compile(r"(<!-- results: .*? -->\n).*?(<!-- end of results -->)", re.DOTALL)
@@ -26,7 +26,7 @@ def results_section(root):
         parts.append(
             f"**{model}**, {images:,} test images, {conditions['rounds']} interleaved rounds, {conditions['threads']} thread:"
         )
-        parts.append(summary_table(found, variants))
+        parts.append(markdown(summary_rows(model, found, variants)))
     return "\n\n".join(parts)
 
 

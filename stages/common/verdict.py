@@ -1,0 +1,82 @@
+"""One sentence a network: which file to use on this machine, and what it gains and costs. It follows from the metrics."""
+
+import math
+
+from stages.common.results import BASELINE, verdict
+
+
+def sentence(model, found, variants):
+    """Return the verdict on a network as one sentence that names the best variant, or says why there is none.
+
+    The best is the fastest on average over the batch sizes (geometric mean) of those that run here without a
+    detectable loss of accuracy; a loss is detectable where the whole interval of the change is below zero.
+    """
+    timed = [name for name in variants if found["variants"][name]["benchmark"]]
+    if not timed:
+        return f"No int8 file of {model} runs on this onnxruntime: keep fp32."
+    sound = [name for name in timed if not loses_accuracy(found["variants"][name]["evaluate"])]
+    if not sound:
+        least = max(timed, key=lambda name: found["variants"][name]["evaluate"]["accuracy_change"])
+        return f"Every int8 file of {model} loses accuracy, `{least}` the least with {change(found, least)}: keep fp32, or accept that loss."
+    best = max(sound, key=lambda name: mean_speedup(found["variants"][name]["benchmark"]))
+    cells = found["variants"][best]["benchmark"]
+    verdicts = {batch: verdict(cell) for batch, cell in cells.items()}
+    what = f"{smaller(found, best)} and {cost(found, best)}"
+    if set(verdicts.values()) == {"faster"}:
+        return f"On this machine use `{best}` for {model}: {speeds(cells)}, {what}."
+    faster = {batch: cell for batch, cell in cells.items() if verdicts[batch] == "faster"}
+    if faster:
+        rest = {batch: cell for batch, cell in cells.items() if batch not in faster}
+        return (
+            f"For {model} int8 pays at some batch sizes only: `{best}` is {speeds(faster)} but {speeds(rest)}, {what}."
+        )
+    if "slower" in verdicts.values():
+        return f"For {model} int8 buys size, not speed, on this machine: the fastest, `{best}`, is {speeds(cells)}, {what}."
+    return f"For {model} no difference in speed can be shown: `{best}` is {speeds(cells)}, {what}."
+
+
+def loses_accuracy(judged):
+    """Return whether the whole 95 % interval of the accuracy change is below zero."""
+    return judged.get("change_high", 0) < 0
+
+
+def mean_speedup(cells):
+    """Return the geometric mean of the speedups over the batch sizes."""
+    return math.exp(sum(math.log(cell["speedup"]) for cell in cells.values()) / len(cells))
+
+
+def speeds(cells):
+    """Return the speedups in words: "1.9x faster at batch 1 and 2.2x at batch 32", slower ones as times fp32's time."""
+    words, before = [], None
+    for batch, cell in cells.items():
+        state = verdict(cell)
+        if state == "undecided":
+            words.append(f"undecided at batch {batch} ({cell['speedup_low']:.2f}x to {cell['speedup_high']:.2f}x)")
+        else:
+            factor = cell["speedup"] if state == "faster" else 1 / cell["speedup"]
+            words.append(f"{factor:.1f}x{'' if state == before else f' {state}'} at batch {batch}")
+        before = state
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def smaller(found, name):
+    """Return the file size against fp32's in words."""
+    ratio = found["variants"][BASELINE]["verify"]["size_bytes"] / found["variants"][name]["verify"]["size_bytes"]
+    return f"{ratio:.1f}x smaller" if ratio >= 1 else f"{1 / ratio:.1f}x larger"
+
+
+def cost(found, name):
+    """Return what the variant does to the accuracy, in words with its interval."""
+    judged = found["variants"][name]["evaluate"]
+    if "change_low" not in judged:
+        return "its accuracy was not measured"
+    if judged["change_low"] > 0:
+        return f"even gains accuracy ({change(found, name)})"
+    return f"loses {'accuracy' if loses_accuracy(judged) else 'no detectable accuracy'} ({change(found, name)})"
+
+
+def change(found, name):
+    """Return the accuracy change in percentage points with its interval."""
+    judged = found["variants"][name]["evaluate"]
+    values = (100 * judged[key] for key in ("accuracy_change", "change_low", "change_high"))
+    return "{:+.2f} points, 95 % interval {:+.2f} to {:+.2f}".format(*values)

@@ -1,0 +1,92 @@
+"""Write the report: one HTML page that needs nothing but itself, and the same tables as Markdown for Git's web pages.
+
+Everything in it comes from other stages' files; what was not run is named.
+
+    python -m stages.report plots/report.html plots/report.md
+"""
+
+import base64
+import re
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from stages.common import tables
+from stages.common.results import call_spread, load_results
+from stages.common.verdict import sentence
+from stages.common.workspace import read_metrics, read_params, run_main, write_text
+
+TEMPLATES = Path(__file__).parent / "templates"
+FIGURES = {
+    "latency": "Speed relative to fp32. Right of 1 is faster; the grey band is fp32 against itself.",
+    "accuracy": "File size, and accuracy change against fp32 on the same test images with its 95 % interval.",
+    "changes": "What the accuracy change hides: test images whose label is another than fp32's.",
+}
+
+
+def network_section(root, model, found, variants):
+    """Return what the templates say of one network: its verdict, tables, messages and conditions."""
+    return {
+        "name": model,
+        "verdict": sentence(model, found, variants),
+        "summary": tables.summary_rows(model, found, variants),
+        "absolute": tables.absolute_rows(model, found, variants),
+        "predictions": tables.prediction_rows(model, found, variants),
+        "latency": tables.latency_rows(model, found, call_spread(root, model)),
+        "loading": tables.loading_rows(model, found, variants),
+        "messages": failure_messages(root, model, variants),
+        "warnings": tables.conditions(found),
+        "conditions": found["conditions"],
+        "images": found["variants"]["fp32"]["evaluate"]["images"],
+    }
+
+
+def failure_messages(root, model, variants):
+    """Return the lines of verify-load's text about files that fail, or were not checked, on some runtime."""
+    folder = Path(root) / "plots" / "verify-load" / model
+    texts = [(folder / f"{name}.txt").read_text(encoding="utf-8") for name in ["fp32", *variants]]
+    return [line for text in texts for line in text.splitlines() if " loads and runs " not in line]
+
+
+def embedded(path):
+    """Return a PNG file as a data URI."""
+    return f"data:image/png;base64,{base64.b64encode(Path(path).read_bytes()).decode('ascii')}"
+
+
+def code(text):
+    """Return text as HTML with what stands between backticks as code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))  # noqa: S704 -- escaped just before
+
+
+def render(template, context):
+    """Fill a template of stages/templates/; a name that is missing from the context is an error, not a blank."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=template.endswith(".html.j2"),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {"markdown_table": tables.markdown, "embedded": embedded, "code": code}
+    return environment.get_template(template).render(context)
+
+
+def main(html_path, markdown_path):
+    models, variants = list(read_params("models")), read_params("variants")
+    machine = read_metrics("metrics/machine.json")
+    results = load_results(".", models, variants)
+    context = {
+        "machine": machine,
+        "machine_sentence": tables.machine_sentence(machine),
+        "networks": [network_section(".", model, results[model], variants) for model in models],
+        "figures": FIGURES,
+    }
+    for template, path in (("report.html.j2", html_path), ("report.md.j2", markdown_path)):
+        write_text(path, render(template, context))
+    for network in context["networks"]:
+        print(network["verdict"])
+
+
+if __name__ == "__main__":
+    run_main(main)
