@@ -78,7 +78,8 @@ def main(model, model_path, images_path, onnx_path, metrics_path):
         network.load_state_dict(torch.load(io.BytesIO(file.read()), weights_only=True))
     network.eval()
     inputs = to_input(load_images(images_path)[: max(PARITY_BATCHES) * 3], **read_params(f"models.{model}.input"))
-    opset, limit = read_params("export.opset"), read_params("export.max_abs_difference")
+    settings = read_params("export")
+    opset, limit = settings["opset"], settings["max_abs_difference"]
     proto = export(network, inputs[:EXAMPLE_BATCH], opset=opset)
     with whole_file(onnx_path) as temporary:
         temporary.write_bytes(proto.SerializeToString(deterministic=True))
