@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.common.cpu import BUSY_LOAD_PER_CORE, BUSY_STEAL_PERCENT, load_per_core, steal_seconds
-from stages.common.images import load_images, to_input
+from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
 from stages.common.statistics import ratio_interval
 from stages.common.timing import CALL_COLUMNS, measure, round_medians
@@ -85,7 +85,7 @@ def main(model, onnx_folder, verified_folder, images_path, metrics_path, calls_p
         raise UserError(
             f"models.{model}.benchmark.batches asks for {max(plan['batches'])} images and {images_path} has {len(images)}: ask for fewer."
         )
-    inputs = {batch: to_input(images[:batch], **scaling) for batch in plan["batches"]}
+    inputs = {batch: first_input(images_path, batch, **scaling) for batch in plan["batches"]}
     rows, conditions = benchmark(paths, inputs, seconds=plan["seconds"], **settings)
     summary = summarize(rows)
     ordered = {variant: summary[variant] for variant in paths}

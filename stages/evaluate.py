@@ -82,7 +82,7 @@ def table_csv(header, rows):
 
 def main(model, variant, onnx_path, images_path, labels_path, verified_path, baseline_path,
          predictions_path, metrics_path, changed_path, classes_path):  # fmt: skip
-    images = read_params(f"models.{model}.evaluate.images")
+    images = read_params(f"models.{model}.evaluate")["images"]
     settings, scaling = read_params("evaluate"), read_params(f"models.{model}.input")
     verified = read_metrics(verified_path)[model][variant]
     labels = load_labels(labels_path, len(load_images(images_path)))[:images]

@@ -11,7 +11,7 @@ from stages.common.workspace import read_params, run_main, whole_file, write_met
 
 
 def main(model, onnx_path, images_path, labels_path, predictions_path, metrics_path):
-    images = read_params(f"models.{model}.evaluate.images")
+    images = read_params(f"models.{model}.evaluate")["images"]
     settings, scaling = read_params("evaluate"), read_params(f"models.{model}.input")
     labels = load_labels(labels_path, len(load_images(images_path)))[:images]
     logits = predict_images(onnx_path, images_path, scaling, images=images, **settings)

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import torch
 
-from stages.common.images import load_images, to_input
+from stages.common.images import first_input
 from stages.common.networks import ARCHITECTURES
 from stages.common.runtime import open_session
 from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics
@@ -77,8 +77,9 @@ def main(model, model_path, images_path, onnx_path, metrics_path):
     with open(model_path, "rb") as file:
         network.load_state_dict(torch.load(io.BytesIO(file.read()), weights_only=True))
     network.eval()
-    inputs = to_input(load_images(images_path)[: max(PARITY_BATCHES) * 3], **read_params(f"models.{model}.input"))
-    opset, limit = read_params("export.opset"), read_params("export.max_abs_difference")
+    inputs = first_input(images_path, max(PARITY_BATCHES) * 3, **read_params(f"models.{model}.input"))
+    settings = read_params("export")
+    opset, limit = settings["opset"], settings["max_abs_difference"]
     proto = export(network, inputs[:EXAMPLE_BATCH], opset=opset)
     with whole_file(onnx_path) as temporary:
         temporary.write_bytes(proto.SerializeToString(deterministic=True))

@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import zlib
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -123,7 +124,7 @@ def read_verified(folder, name):
         content = path.read_bytes() if path == plain else gzip.decompress(path.read_bytes())
     except FileNotFoundError:
         raise UserError(f"{folder} has neither {name} nor {name}.gz: put all four files there.") from None
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"{path} cannot be unpacked ({error}): download it again.") from None
     if (found := hashlib.sha256(content).hexdigest()) != SHA256[name]:
         raise UserError(

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from stages.common.images import load_images, load_labels, to_input
+from stages.common.images import check_finite, load_images, load_labels, to_input
 from stages.common.networks import ARCHITECTURES
 from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics, write_text
 
@@ -91,6 +91,8 @@ def main(
     datasets = []
     for images_path, labels_path in ((train_images, train_labels), (test_images, test_labels)):
         images = load_images(images_path)
+        for start in range(0, len(images), 1000):
+            check_finite(images[start : start + 1000], images_path, range(start, len(images)))
         datasets.append((images, load_labels(labels_path, len(images))))
     if params["batch_size"] > len(datasets[0][0]):
         raise UserError(

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.common.images import load_images, to_input
+from stages.common.images import first_input
 from stages.common.runtimes import key_of, runtime_folder
 from stages.common.workspace import UserError, read_params, run_main, write_metrics, write_text
 
@@ -87,7 +87,7 @@ def main(model, variant, onnx_path, images_path, metrics_path, text_path):
     settings = read_params("verify_load")
     installed = read_params("runtimes", "metrics/machine.json")
     runtimes = [runtime for runtime in settings["runtimes"] if installed.get(key_of(runtime))]
-    batch = to_input(load_images(images_path)[: settings["images"]], **read_params(f"models.{model}.input"))
+    batch = first_input(images_path, settings["images"], **read_params(f"models.{model}.input"))
     results = verify_load(onnx_path, batch, runtimes)
     text = as_text(onnx_path, results, [runtime for runtime in settings["runtimes"] if runtime not in runtimes])
     print(text, end="")

@@ -87,3 +87,9 @@ def input_batches(images, *, batch_size, path, limit=None, **scaling):
         batch = images[start : min(start + batch_size, count)]
         check_finite(batch, path, range(start, start + len(batch)))
         yield to_input(batch, **scaling)
+
+
+def first_input(path, count, **scaling):
+    """Return the model's input for the first `count` stored images, or for all of them if there are fewer."""
+    stored = load_images(path)
+    return next(input_batches(stored[:count], batch_size=count, path=path, **scaling))

@@ -4,11 +4,14 @@ Only the `machine` stage imports this, because it runs first and always; a new p
 """
 
 import difflib
+import math
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import PydanticCustomError
 
 from stages.common.workspace import UserError
 
@@ -22,20 +25,23 @@ STATIC_OP_TYPES = (
     "Resize", "Sigmoid", "Slice", "Softmax", "Split", "Squeeze", "TopK", "Transpose", "Unsqueeze", "Where",
 )  # fmt: skip
 
-FETCHED_TRAINING_IMAGES = {"fashion-mnist": 60_000}  # known before the data is there
+FETCHED_IMAGES = {"fashion-mnist": {"train": 60_000, "test": 10_000}}  # known before the data is there
 RESERVED_NAMES = ("fp32", "fp32-again")
 
 
-def nearest(word, words):
-    """Return how to go on after an unknown word: the nearest known one, or all of them."""
+def nearest(word, words, prefix=""):
+    """Return how to go on after an unknown word: the nearest known one, with `prefix` before it, or all of them."""
     words = list(words)
     match = difflib.get_close_matches(str(word), words, n=1, cutoff=0.6)
-    return f"did you mean `{match[0]}`?" if match else f"expected one of {', '.join(words)}"
+    return f"did you mean `{prefix}{match[0]}`?" if match else f"expected one of {', '.join(words)}"
+
+
+NAME = "write a name of a-z, 0-9 and inner hyphens, in quotes if it looks like a number"
 
 
 def _name(value):
     if not value or set(value) - set("abcdefghijklmnopqrstuvwxyz0123456789-") or value.strip("-") != value:
-        raise ValueError("a name is made of a-z, 0-9 and inner hyphens")
+        raise ValueError(f"{value!r} cannot be a name: {NAME}")
     return value
 
 
@@ -43,6 +49,26 @@ def _one_of(*words):
     def check(value):
         if value not in words:
             raise ValueError(f"{value!r} is unknown: {nearest(value, words)}")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _version(value):
+    """YAML reads an unquoted 1.20 as the number 1.2: a version has to be text."""
+    if not isinstance(value, str) or not re.fullmatch(r"\d+\.\d+\.\d+", value):
+        raise ValueError(f'{value!r} is not a version: write a full one in quotes, such as "1.20.1"')
+    return value
+
+
+def _per_channel(*, above=-math.inf):
+    """Check one number or a list of numbers; pydantic's own words for a union name its inner types."""
+
+    def check(value):
+        for number in value if isinstance(value, list) else [value]:
+            if isinstance(number, bool) or not isinstance(number, int | float) or not above < number < math.inf:
+                kind = "number" if above == -math.inf else f"number greater than {above}"
+                raise ValueError(f"{number!r} is not a {kind}: write one for all channels, or a list of one a channel")
         return value
 
     return BeforeValidator(check)
@@ -64,13 +90,11 @@ class Section(BaseModel):
     @classmethod
     def refuse_unknown_keys(cls, value):
         if isinstance(value, dict):
-            unknown = [
-                f"`{key}` is not a parameter: {nearest(key, cls.model_fields)}"
-                for key in value
-                if key not in cls.model_fields
-            ]
-            if unknown:
-                raise ValueError("; ".join(unknown))
+            for key in value:
+                if key not in cls.model_fields:
+                    raise PydanticCustomError(
+                        "unknown_key", "{key}", {"key": str(key), "known": list(cls.model_fields)}
+                    )
         return value
 
 
@@ -80,8 +104,8 @@ class FetchData(Section):
 
 class Input(Section):
     scale: Positive
-    mean: Annotated[float, Field(allow_inf_nan=False)] | list[Annotated[float, Field(allow_inf_nan=False)]]
-    std: Positive | list[Positive]
+    mean: Annotated[Any, _per_channel()]
+    std: Annotated[Any, _per_channel(above=0)]
     channels: Count
     repeat: Count
 
@@ -180,7 +204,7 @@ class StaticRecipe(Section):
 
 
 class VerifyLoad(Section):
-    runtimes: list[Annotated[str, Field(pattern=r"^\d+\.\d+\.\d+$")]]
+    runtimes: list[Annotated[str, BeforeValidator(_version)]]
     images: Count
     strict: bool
 
@@ -220,31 +244,59 @@ def check_params(params, root):
     except ValidationError as error:
         mistakes = [_sentence(problem) for problem in error.errors()]
     if len(mistakes) == 1:
-        raise UserError(f"params.yaml: {mistakes[0]}.")
+        raise UserError(f"params.yaml: {mistakes[0]}" + ("" if mistakes[0].endswith("?") else "."))
     if mistakes:
         raise UserError("\n  - ".join([f"params.yaml has {len(mistakes)} mistakes:", *mistakes]))
 
 
+# What to write, by pydantic's name of the error.
+EXPECTED = {
+    "int_type": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a finite number",
+    "bool_type": "true or false",
+    "string_type": "text, in quotes if it looks like a number",
+    "list_type": "a list in brackets, [] if it holds nothing",
+    "dict_type": "a mapping, {} if it holds nothing",
+    "model_type": "its parameters below it, each on a line",
+}
+LIMITS = {
+    "greater_than": "greater than {gt:.12g}",
+    "greater_than_equal": "at least {ge:.12g}",
+    "less_than": "less than {lt:.12g}",
+}
+
+
 def _sentence(problem: dict[str, Any]):
-    where = "".join(
-        f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"] if part != "[key]"
-    ).lstrip(".")
+    """Return pydantic's problem in the words of params.yaml: the key, what it is, and what to write."""
+    kind, value, context = problem["type"], problem["input"], problem.get("ctx", {})
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in problem["loc"]).lstrip(".")
+    if not where and kind == "model_type":
+        return "the file is not a mapping of parameters: write `key: value` lines"
+    if kind == "unknown_key":
+        prefix = f"{where}." if where else ""
+        return f"`{prefix}{context['key']}` is not a parameter: {nearest(context['key'], context['known'], prefix)}"
+    if where.endswith(".[key]"):
+        return f"`{value}` under `{problem['loc'][0]}` cannot be a name: {NAME}"
+    if kind == "missing":
+        return f"`{where}` is missing: add it"
+    if kind == "list_type" and isinstance(value, str):
+        return f"`{where}` is {value!r}: write a list, [{value}]"
+    if kind in EXPECTED:
+        return f"`{where}` is {'blank' if value is None else repr(value)}: write {EXPECTED[kind]}"
+    if kind in LIMITS:
+        return f"`{where}` is {value!r}: it must be {LIMITS[kind].format(**context)}"
+    if kind == "too_short":
+        return f"`{where}` is empty: it needs at least {context['min_length']}"
     message = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "value_error":
-        return f"`{where}`: {message}" if where else message
-    if problem["type"] == "missing":
-        return f"`{where}` is missing"
-    if problem["type"] == "string_pattern_mismatch":
-        return f"`{where}` is {problem['input']!r}: write a full version such as 1.20.1, in quotes"
-    hint = " (write {} if it holds nothing)" if problem["input"] is None else ""
-    return f"`{where}` is {problem['input']!r}: {message[0].lower()}{message[1:]}{hint}"
+    return f"`{where}`: {message}" if where else message
 
 
 def _what_does_not_belong_together(params, root):
     yield from _variants_against_recipes(params)
     yield from _colliding_names(params)
     yield from _models_and_their_files(params, root)
-    yield from _calibration_set(params, root)
+    yield from _images_asked_for(params, root)
     if params["export"]["opset"] < 13 and params["train"]:
         for name, recipe in params["calibrate_quantize"].items():
             if recipe.get("per_channel") and recipe["quant_format"] == "QDQ":
@@ -297,18 +349,31 @@ def _models_and_their_files(params, root):
                 yield f"models/{name}/onnx/{file.name} is made by no stage, and the benchmark depends on that folder: delete it or move it away"
 
 
-def _calibration_set(params, root):
-    wanted, dataset = params["calibrate"]["images"], params["dataset"]
-    path = root / "data" / dataset / "train-images.npy"
-    if path.is_file():
-        try:
-            available = len(np.load(path, mmap_mode="r", allow_pickle=False))
-        except (ValueError, OSError, EOFError):
-            available = None  # a damaged array is for the stage that makes or reads it to name
-    elif dataset in params["fetch_data"]:
-        available = FETCHED_TRAINING_IMAGES.get(dataset)
-    else:
-        yield f"`dataset` is `{dataset}`, which `fetch_data` does not fetch, and data/{dataset}/train-images.npy is missing: put the arrays there"
-        return
-    if available is not None and wanted > available:
-        yield f"`calibrate.images` is {wanted} and the dataset has {available} training images: ask for fewer"
+def _images_asked_for(params, root):
+    calibrate, dataset = params["calibrate"], params["dataset"]
+    if calibrate["batch_size"] > calibrate["images"]:
+        yield f"`calibrate.batch_size` is {calibrate['batch_size']} and `calibrate.images` is {calibrate['images']}: make the batch no larger than the set"
+    wanted = {"train": {"calibrate.images": calibrate["images"]}, "test": {}}
+    for name, settings in params["train"].items():
+        wanted["train"][f"train.{name}.batch_size"] = settings["batch_size"]
+    for name, settings in params["models"].items():
+        wanted["test"][f"models.{name}.evaluate.images"] = settings["evaluate"]["images"]
+        wanted["test"][f"models.{name}.benchmark.batches"] = max(settings["benchmark"]["batches"])
+    wanted["test"]["verify_load.images"] = params["verify_load"]["images"]
+    for part, counts in wanted.items():
+        path = f"data/{dataset}/{part}-images.npy"
+        if not (root / path).is_file() and dataset not in params["fetch_data"]:
+            yield f"`dataset` is `{dataset}`, which `fetch_data` does not fetch, and {path} is missing: put the arrays there"
+            continue
+        available = _stored_images(root / path) or FETCHED_IMAGES.get(dataset, {}).get(part)
+        for key, count in counts.items():
+            if available is not None and count > available:
+                yield f"`{key}` is {count} and {path} has {available} images: ask for fewer"
+
+
+def _stored_images(path):
+    """Return the number of images of an array, None if it is not there or damaged: that is for the stage that reads it."""
+    try:
+        return len(np.load(path, mmap_mode="r", allow_pickle=False))
+    except (ValueError, TypeError, OSError, EOFError):
+        return None

@@ -24,11 +24,11 @@ class UserError(Exception):
 
 
 class _Loader(_SafeLoader):
-    """YAML 1.1 reads `1e-5` as a string; DVC, which reads YAML 1.2, as a number. This loader agrees with DVC."""
+    """YAML 1.1 reads `1e-5` and `1.5e5` as text; DVC, which reads YAML 1.2, as numbers. This loader agrees with DVC."""
 
 
 _Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+$"), list("-+0123456789")
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]+$"), list("-+0123456789")
 )
 
 

@@ -1,0 +1,65 @@
+"""The machine under the numbers: cores that may be used, not cores that are there, and the best int8 instructions."""
+
+import os
+
+import pytest
+
+from stages.common import cpu
+
+
+@pytest.mark.parametrize(
+    ("quota", "cores"),
+    [("100000 100000", 1), ("250000 100000", 2), ("50000 100000", 1), ("400000 100000", 4), ("max 100000", 64)],
+)
+def test_a_container_uses_what_its_quota_allows(tmp_path, monkeypatch, quota, cores):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
+    (tmp_path / "cpu.max").write_text(f"{quota}\n")
+    assert cpu.usable_cores(tmp_path / "cpu.max") == cores
+
+
+def test_the_affinity_mask_cuts_the_quota(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {5}, raising=False)
+    (tmp_path / "cpu.max").write_text("400000 100000\n")
+    assert cpu.usable_cores(tmp_path / "cpu.max") == 1
+
+
+def test_without_a_quota_file_the_affinity_mask_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 7}, raising=False)
+    assert cpu.usable_cores(tmp_path / "none") == 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "path"),
+    [
+        ("sse4_1 avx avx2", "avx2"),
+        ("sse4_1 avx2 avx_vnni", "avx_vnni"),
+        ("sse4_1 avx2 avx512f avx512bw", "avx512"),
+        ("sse4_1 avx2 avx512f", "avx2"),
+        ("sse4_1 avx2 avx512f avx512bw avx512_vnni avx_vnni", "avx512_vnni"),
+        ("avx2 avx512f avx512bw avx512_vnni amx_tile amx_int8", "amx_int8"),
+        ("fp asimd", "neon"),
+        ("fp asimd asimddp", "neon_dotprod"),
+        ("fp asimd asimddp i8mm", "neon_i8mm"),
+        ("sse4_1", "sse4_1"),
+        ("", "unknown"),
+    ],
+)
+def test_the_best_int8_path_follows_from_the_flags(flags, path):
+    assert cpu.best_int8_path(set(flags.split())) == path
+
+
+def test_products_are_exact_where_they_are_added_in_32_bits():
+    """Without VNNI, u8 x s8 products are added in 16 bits and can saturate: accuracy then depends on the processor."""
+    assert not {"avx2", "avx512", "sse4_1", "unknown"} & cpu.EXACT_INT8
+    assert set(cpu.INT8_PATHS) > cpu.EXACT_INT8
+
+
+def test_this_processor_has_a_name_and_flags():
+    model, flags = cpu.cpu_model_and_flags()
+    assert model and cpu.best_int8_path(flags) != "unknown"
+    assert 1 <= cpu.usable_cores() <= os.cpu_count() and 1 <= cpu.physical_cores() <= os.cpu_count()
+
+
+def test_time_that_other_guests_took_is_part_of_all_time():
+    stolen, passed = cpu.steal_seconds()
+    assert 0 <= stolen < passed

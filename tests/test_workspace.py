@@ -1,0 +1,98 @@
+"""Outputs are whole or not there, metrics are strict JSON, and a mistake is one sentence."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+
+import pytest
+
+from stages.common.workspace import UserError, read_metrics, read_params, whole_file, write_metrics, write_text
+
+
+def test_a_file_that_was_begun_and_failed_leaves_nothing(tmp_path):
+    with pytest.raises(RuntimeError), whole_file(tmp_path / "new" / "out.npy") as temporary:
+        temporary.write_bytes(b"half")
+        raise RuntimeError
+    assert os.listdir(tmp_path / "new") == []
+
+
+def test_a_failed_rewrite_keeps_the_old_content(tmp_path):
+    path = tmp_path / "out.txt"
+    write_text(path, "old")
+    with pytest.raises(KeyboardInterrupt), whole_file(path) as temporary:
+        temporary.write_text("half")
+        raise KeyboardInterrupt
+    assert path.read_text() == "old" and os.listdir(tmp_path) == ["out.txt"]
+
+
+@pytest.mark.parametrize("link", [os.symlink, os.link])
+def test_writing_never_changes_what_the_output_is_linked_to(tmp_path, link):
+    """DVC links the workspace into its cache: a write through the link would damage the cache."""
+    cached = tmp_path / "cached"
+    cached.write_text("old")
+    link(cached, tmp_path / "out.txt")
+    write_text(tmp_path / "out.txt", "new")
+    assert cached.read_text() == "old" and (tmp_path / "out.txt").read_text() == "new"
+    assert not (tmp_path / "out.txt").is_symlink()
+
+
+def test_a_killed_writer_leaves_only_what_dvc_and_git_ignore(tmp_path, repository):
+    code = "import sys, time; from stages.common.workspace import whole_file\n"
+    code += "with whole_file(sys.argv[1]) as t: t.write_text('half'); print(flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", code, tmp_path / "out"], cwd=repository, stdout=subprocess.PIPE
+    ) as run:
+        run.stdout.readline()
+        run.kill()
+    [left] = os.listdir(tmp_path)
+    assert left.endswith(".tmp")
+    assert "*.tmp" in (repository / ".dvcignore").read_text().split()
+    assert "*.tmp" in (repository / ".gitignore").read_text().split()
+
+
+def test_an_output_gets_the_usual_permissions(tmp_path):
+    (tmp_path / "usual").touch()
+    write_text(tmp_path / "out", "")
+    assert stat.S_IMODE((tmp_path / "out").stat().st_mode) == stat.S_IMODE((tmp_path / "usual").stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (float("nan"), "accuracy is nan; leave out a quantity that is undefined"),
+        (float("-inf"), "accuracy is -inf; leave out a quantity that is undefined"),
+        (True, "accuracy is True; a metric is a number or a short string"),
+        (None, "accuracy is None; a metric is a number or a short string"),
+        ([0.9], r"accuracy is \[0.9\]; a metric is a number or a short string"),
+        ("x" * 41, "accuracy is a string of 41 characters; 40 fit into a table"),
+        ({"top.1": 0.9}, "accuracy: the key 'top.1' has a dot, which metrics diff reads as a level"),
+    ],
+)
+def test_metrics_refuse_what_a_table_cannot_show_truly(tmp_path, value, sentence):
+    with pytest.raises(ValueError, match=f"^.*m.json: cnn: {sentence}$"):
+        write_metrics(tmp_path / "m.json", {"cnn": {"accuracy": value}})
+    assert os.listdir(tmp_path) == []
+
+
+def test_metrics_keep_every_digit_and_the_order_of_keys(tmp_path):
+    metrics = {"b": {"ms": 0.1 + 0.2, "count": 7, "error": "x" * 40}, "a": {"ms": 1e-9}}
+    write_metrics(tmp_path / "m.json", metrics)
+    assert read_metrics(tmp_path / "m.json") == metrics and list(read_metrics(tmp_path / "m.json")) == ["b", "a"]
+    assert (tmp_path / "m.json").read_text().endswith("}\n")
+
+
+def test_a_parameter_is_found_in_params_yaml_and_in_metrics(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("train: {cnn: {seed: 7}}\n")
+    (tmp_path / "machine.json").write_text(json.dumps({"runtimes": {"onnxruntime_1_20_1": 1}}))
+    assert read_params("train.cnn") == {"seed": 7} and read_params("train.cnn.seed") == 7
+    assert read_params("runtimes", "machine.json") == {"onnxruntime_1_20_1": 1}
+
+
+def test_a_parameter_that_is_not_there_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "params.yaml").write_text("train: {cnn: {seed: 7}}\n")
+    with pytest.raises(UserError, match=r"^params.yaml has no key `train.cnn-small`: add it, or take the stage"):
+        read_params("train.cnn-small")
