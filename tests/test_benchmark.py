@@ -5,12 +5,15 @@ import json
 import signal
 import subprocess
 import sys
+import tempfile
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from stages import benchmark
+from stages.common import machine_lock
 from stages.common.workspace import UserError, write_metrics
 
 WORKS = {"loads": 1, "runs": 1, "finite": 1}
@@ -56,7 +59,7 @@ def test_one_stalled_call_moves_neither_median_nor_speedup_much():
 
 
 @pytest.fixture
-def model(workspace, params, fp32, dataset, scaling):
+def model(workspace, params, fp32, dataset, scaling, monkeypatch, tmp_path):
     """A workspace with model `cnn` of two variants, `works` and `broken`; return main's arguments."""
     variants = {"works": WORKS, "broken": {"loads": 0, "runs": 0, "finite": 0, "error": "NOT_IMPLEMENTED ConvInteger"}}
     params["variants"] = list(variants)
@@ -67,6 +70,8 @@ def model(workspace, params, fp32, dataset, scaling):
         Path(f"onnx/{name}.onnx").write_bytes(fp32.read_bytes())
     for name, verified in variants.items():
         write_metrics(f"verified/{name}.json", {"cnn": {name: verified}})
+    # A lock of its own: the tests shall not wait for a real benchmark.
+    monkeypatch.setattr(benchmark, "machine_lock", partial(machine_lock.machine_lock, tmp_path / "lock"))
     return "cnn", "onnx", "verified", dataset / "test-images.npy", "metrics.json", "calls.csv"
 
 
@@ -119,6 +124,7 @@ from stages.common.machine_lock import machine_lock
 with machine_lock(sys.argv[1]):
     print("holds", flush=True)
     time.sleep(float(sys.argv[2]))
+    print(time.monotonic(), flush=True)
 """
 
 
@@ -145,9 +151,17 @@ def test_a_second_benchmark_says_that_it_waits_and_then_waits(holder, tmp_path):
     assert (
         second.stdout.readline() == f"another benchmark is running on this machine: waiting for {tmp_path}/lock ...\n"
     )
-    assert first.poll() is None
     assert second.stdout.readline() == "holds\n"
-    assert first.wait() == 0
+    assert float(second.stdout.readline()) > float(first.stdout.readline())
+
+
+def test_the_benchmark_takes_the_lock_of_the_machine(model, holder, capsys):
+    other = holder(0.5)
+    other.stdout.readline()
+    benchmark.main(*model)
+    assert "another benchmark is running on this machine: waiting" in capsys.readouterr().out
+    assert other.stdout.readline()
+    assert machine_lock.LOCK_PATH.parent == Path(tempfile.gettempdir())
 
 
 def test_a_killed_benchmark_releases_the_lock(holder):

@@ -126,4 +126,4 @@ def test_wall_clock_time_is_measured(fp32):
 
             time.sleep(0.01)
 
-    assert min(timing.time_calls(Slow(), None, 2)) >= 10_000_000
+    assert all(10_000_000 <= nanoseconds < 1e9 for nanoseconds in timing.time_calls(Slow(), None, 2))
