@@ -34,7 +34,7 @@ def quantize(preprocessed_path, variant_path, ranges, **recipe):
     """Quantize one file into another with given ranges; return (layers quantized, layers in all)."""
     model = onnx.load(preprocessed_path)
     check_excluded_nodes(model, recipe)
-    check_ranges_belong(ranges, model, preprocessed_path)
+    check_ranges_belong(ranges, model, preprocessed_path, recipe.get("op_types_to_quantize"))
     with tempfile.TemporaryDirectory() as folder:
         save_ranges(ranges, f"{folder}/ranges.json")
         quantize_static(

@@ -14,6 +14,9 @@ def quantize_dynamic(preprocessed_path, variant_path, **recipe):
     """Quantize one file into another; return (layers quantized, layers in all). Keywords as in params.yaml."""
     model = onnx.load(preprocessed_path)
     check_excluded_nodes(model, recipe)
+    if excluded := recipe.get("nodes_to_exclude"):
+        # onnxruntime makes <name>_MatMul and <name>_Add of a Gemm before it looks for the names to exclude.
+        recipe["nodes_to_exclude"] = [*excluded, *(f"{name}_MatMul" for name in excluded)]
     quantization.quantize_dynamic(preprocessed_path, variant_path, **onnxruntime_arguments(recipe))
     return count_quantized(model, variant_path)
 

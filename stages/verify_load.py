@@ -35,7 +35,10 @@ def verify_load(onnx_path, batch, runtimes):
 
 
 def probe_with(runtime, onnx_path, batch_path):
-    """Run the probe in a process of its own under one runtime; a process that dies is a result, too."""
+    """Run the probe in a process of its own under one runtime; a process that dies is a result, too.
+
+    Raises UserError if another version answers than the one that was asked for, or none: then nothing was checked.
+    """
     environment = dict(os.environ)
     if runtime != HERE:
         environment["PYTHONPATH"] = str(runtime_folder(runtime))
@@ -46,6 +49,13 @@ def probe_with(runtime, onnx_path, batch_path):
         )
     except subprocess.TimeoutExpired:
         return {"loads": 0, "runs": 0, "finite": 0, "error": "no answer", "message": f"no answer in {PROBE_SECONDS} s"}
+    version = done.stdout.partition("\n")[0]
+    if runtime not in (HERE, version):
+        why = f"version {version} answers" if version else (done.stderr.strip().splitlines() or ["no message"])[-1]
+        raise UserError(
+            f"onnxruntime {runtime} does not start from {runtime_folder(runtime)} ({why}): delete that folder and repeat, "
+            "or take the version out of verify_load.runtimes."
+        )
     if done.returncode != 0:
         error = f"signal {-done.returncode}" if done.returncode < 0 else f"exit code {done.returncode}"
         return {"loads": 0, "runs": 0, "finite": 0, "error": error, "message": done.stderr.strip() or error}

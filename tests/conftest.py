@@ -13,7 +13,6 @@ from stages.common.workspace import load_params
 from stages.preprocess import preprocess
 
 ROOT = Path(__file__).parent.parent
-SCALING = {"scale": 1 / 255, "mean": 0.3, "std": 0.35, "channels": 1, "repeat": 1}
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +45,12 @@ def workspace(tmp_path, monkeypatch, params):
     return write
 
 
+@pytest.fixture
+def scaling():
+    """Arguments of `to_input` that fit `dataset` and the networks here."""
+    return {"scale": 1 / 255, "mean": 0.3, "std": 0.35, "channels": 1, "repeat": 1}
+
+
 def set_key(tree, dotted, value):
     """Set the value of a dotted key in nested dictionaries."""
     *path, last = dotted.split(".")
@@ -74,7 +79,7 @@ def dataset(tmp_path_factory):
     return folder
 
 
-def save_network(path, channels=(8, 16), opset=18, seed=0):
+def build_network(path, channels=(8, 16), opset=18, seed=0):
     """Save a CNN with random weights, (batch, 1, 28, 28) -> (batch, 10): 3x3 convolutions, global pooling, one Gemm."""
     random = np.random.default_rng(seed)
     nodes, weights, name, inputs = [], [], "input", 1
@@ -109,10 +114,16 @@ def save_network(path, channels=(8, 16), opset=18, seed=0):
     return path
 
 
+@pytest.fixture
+def save_network():
+    """The function that builds a CNN with random weights and saves it: path, channels, opset, seed."""
+    return build_network
+
+
 @pytest.fixture(scope="session")
 def fp32(tmp_path_factory):
     """A CNN of 8 and 16 channels."""
-    return save_network(tmp_path_factory.mktemp("fp32") / "fp32.onnx")
+    return build_network(tmp_path_factory.mktemp("fp32") / "fp32.onnx")
 
 
 @pytest.fixture(scope="session")
@@ -127,5 +138,5 @@ def preprocessed(fp32, tmp_path_factory):
 def other_preprocessed(tmp_path_factory):
     """Another CNN of three convolutions, prepared for quantization."""
     folder = tmp_path_factory.mktemp("other")
-    preprocess(save_network(folder / "fp32.onnx", channels=(4, 4, 4), seed=1), folder / "preprocessed.onnx")
+    preprocess(build_network(folder / "fp32.onnx", channels=(4, 4, 4), seed=1), folder / "preprocessed.onnx")
     return folder / "preprocessed.onnx"

@@ -13,6 +13,7 @@ from onnxruntime.quantization import (
     save_tensors_data,
 )
 
+from stages.common.quantization import LAYER_TYPES
 from stages.common.workspace import UserError
 
 
@@ -59,23 +60,19 @@ def save_ranges(ranges, path):
     save_tensors_data(TensorsData(CalibrationMethod.MinMax, data), path)
 
 
-def check_ranges_belong(ranges, model, model_path):
-    """Raise UserError if a range is of a tensor that `model`, a ModelProto, does not have."""
-    tensors = {name: node.name for node in model.graph.node for name in (*node.input, *node.output)}
+def check_ranges_belong(ranges, model, model_path, op_types=None):
+    """Raise UserError unless `ranges` were found on `model`, a ModelProto, for the operator types to be quantized.
+
+    A range of a tensor that is not there and a layer whose input has no range both tell of another graph.
+    """
+    tensors = {name for node in model.graph.node for name in (*node.input, *node.output)}
     for name in ranges:
         if name not in tensors:
             raise UserError(
                 f"the ranges have tensor {name!r}, which {model_path} does not: calibrate and quantize the same preprocessed file."
             )
-    missing = [
-        (node.name, name)
-        for node in model.graph.node
-        if node.op_type == "Conv"
-        for name in node.input[:1]
-        if name not in ranges
-    ]
-    if missing and ranges:
-        node, name = missing[0]
-        raise UserError(
-            f"node {node!r} reads tensor {name!r}, which has no range: calibrate and quantize the same preprocessed file."
-        )
+    for node in model.graph.node:
+        if node.op_type in LAYER_TYPES and (not op_types or node.op_type in op_types) and node.input[0] not in ranges:
+            raise UserError(
+                f"node {node.name!r} reads tensor {node.input[0]!r}, which has no range: calibrate and quantize the same preprocessed file."
+            )

@@ -1,6 +1,6 @@
 """Load a model file and run it on a batch, in a process of its own, under whichever onnxruntime is on the path.
 
-    python -m stages.common.probe model.onnx batch.npy     prints one line of JSON
+    python -m stages.common.probe model.onnx batch.npy     prints the version of onnxruntime, then a line of JSON
 
 A process of its own, because an older runtime cannot share one with the current one, and because a crash is a result.
 """
@@ -45,4 +45,7 @@ def short(message):
 
 
 if __name__ == "__main__":
+    import onnxruntime
+
+    print(onnxruntime.__version__, flush=True)  # at once: what happens from here on is the model's doing
     print(json.dumps(probe(sys.argv[1], np.load(sys.argv[2], allow_pickle=False))))

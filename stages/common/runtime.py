@@ -28,14 +28,22 @@ def open_session(path, *, threads):
 def predict_images(onnx_path, images_path, scaling, *, images, batch_size, threads):
     """Return the logits (images, classes) float32 of the first `images` stored images, streamed from the disk.
 
-    `scaling`: the arguments of `to_input`. Raises UserError if there are fewer images, or if one is not finite.
+    `scaling`: the arguments of `to_input`. Raises UserError if there are fewer images, or if an image or a logit is not
+    finite.
     """
     stored = load_images(images_path)
-    if images > len(stored):
+    if not 1 <= images <= len(stored):
         raise UserError(
-            f"evaluate.images of the model is {images} and {images_path} has {len(stored)} images: ask for fewer."
+            f"evaluate.images of the model is {images} and {images_path} has {len(stored)} images: ask for 1 to {len(stored)}."
         )
     session = open_session(onnx_path, threads=threads)
     name, output = session.get_inputs()[0].name, session.get_outputs()[0].name
     batches = input_batches(stored, batch_size=batch_size, path=images_path, limit=images, **scaling)
-    return np.concatenate([session.run([output], {name: batch})[0] for batch in batches])
+    logits = np.concatenate([session.run([output], {name: batch})[0] for batch in batches])
+    bad = np.flatnonzero(~np.isfinite(logits).all(axis=1))
+    if len(bad):
+        raise UserError(
+            f"{onnx_path} gives non-finite logits for {len(bad)} of {images} images, the first is {bad[0]}: "
+            f"make verify_load.images at least {bad[0] + 1} to record it as not working, or take it out of params.yaml."
+        )
+    return logits

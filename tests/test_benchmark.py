@@ -1,0 +1,184 @@
+"""What the benchmark says follows from its calls, and two benchmarks never run at once."""
+
+import csv
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from stages import benchmark
+from stages.common import machine_lock
+from stages.common.workspace import UserError, write_metrics
+
+WORKS = {"loads": 1, "runs": 1, "finite": 1}
+
+
+def simulated(times, rounds=20, calls=9, seed=0):
+    """Return rows of calls at batch 1: `times` are {variant: milliseconds}; noise 2 % a round and 1 % a call."""
+    random = np.random.default_rng(seed)
+    noise = np.exp(
+        random.normal(0, 0.02, (rounds, len(times), 1)) + random.normal(0, 0.01, (rounds, len(times), calls))
+    )
+    return [
+        [number, position, variant, 1, call, int(times[variant] * 1e6 * noise[number, position, call])]
+        for number in range(rounds)
+        for position, variant in enumerate(times)
+        for call in range(calls)
+    ]
+
+
+def test_a_faster_variant_has_a_speedup_above_one_and_a_slower_one_below():
+    """int8 can be slower: it is reported as it is."""
+    metrics = benchmark.summarize(simulated({"fp32": 2.0, "int8": 1.0, "slow": 8.0}))
+    faster, slower = metrics["int8"]["batch_1"], metrics["slow"]["batch_1"]
+    assert faster["speedup_low"] < 2 < faster["speedup_high"] and faster["speedup"] == pytest.approx(2, rel=0.03)
+    assert slower["speedup_low"] < 0.25 < slower["speedup_high"] < 1
+    assert slower["median_ms"] == pytest.approx(8, rel=0.03)
+
+
+def test_the_baseline_is_compared_with_nothing_but_its_own_copy():
+    metrics = benchmark.summarize(simulated({"fp32": 2.0, "fp32-again": 2.0}))
+    assert set(metrics["fp32"]["batch_1"]) == {"median_ms"}
+    again = metrics["fp32-again"]["batch_1"]
+    assert again["speedup_low"] < 1 < again["speedup_high"] and again["speedup"] == pytest.approx(1, rel=0.03)
+
+
+def test_one_stalled_call_moves_neither_median_nor_speedup_much():
+    rows = simulated({"fp32": 2.0, "int8": 1.0})
+    before = benchmark.summarize(rows)["int8"]["batch_1"]
+    rows[-1][-1] *= 1000
+    after = benchmark.summarize(rows)["int8"]["batch_1"]
+    assert after["speedup"] == pytest.approx(before["speedup"], rel=0.01)
+    assert after["median_ms"] == pytest.approx(before["median_ms"], rel=0.01)
+
+
+@pytest.fixture
+def model(workspace, params, fp32, dataset, scaling, monkeypatch, tmp_path):
+    """A workspace with model `cnn` of two variants, `works` and `broken`; return main's arguments."""
+    variants = {"works": WORKS, "broken": {"loads": 0, "runs": 0, "finite": 0, "error": "NOT_IMPLEMENTED ConvInteger"}}
+    params["variants"] = list(variants)
+    params["models"]["cnn"] |= {"benchmark": {"batches": [1, 8], "seconds": 0.1}, "input": scaling}
+    workspace({"benchmark.rounds": 3})
+    Path("onnx").mkdir()
+    for name in ("fp32", *variants):
+        Path(f"onnx/{name}.onnx").write_bytes(fp32.read_bytes())
+    for name, verified in variants.items():
+        write_metrics(f"verified/{name}.json", {"cnn": {name: verified}})
+    # A lock of its own: the tests shall not wait for a real benchmark.
+    monkeypatch.setattr(benchmark, "machine_lock", partial(machine_lock.machine_lock, tmp_path / "lock"))
+    return "cnn", "onnx", "verified", dataset / "test-images.npy", "metrics.json", "calls.csv"
+
+
+def test_a_variant_that_does_not_load_is_left_out_and_the_rest_is_measured(model, capsys):
+    benchmark.main(*model)
+    metrics = json.loads(Path("metrics.json").read_text())["cnn"]
+    assert list(metrics)[:3] == ["fp32", "fp32-again", "works"] and "broken" not in metrics
+    assert set(metrics["works"]) == {"batch_1", "batch_8"}
+    assert set(metrics["works"]["batch_8"]) == {"median_ms", "speedup", "speedup_low", "speedup_high"}
+    assert metrics["rounds"] == 3 and metrics["threads"] == 1 and 0 <= metrics["cpu_steal_percent"] <= 100
+    assert "calls of 3 files in 3 rounds" in capsys.readouterr().out
+
+
+def test_every_timed_call_is_kept(model):
+    benchmark.main(*model)
+    with open("calls.csv") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == ["round", "position", "variant", "batch", "call", "nanoseconds"]
+    metrics = json.loads(Path("metrics.json").read_text())["cnn"]
+    times = [int(row["nanoseconds"]) for row in rows if row["variant"] == "works" and row["batch"] == "8"]
+    assert np.median(times) / 1e6 == metrics["works"]["batch_8"]["median_ms"] and len(times) >= 3 * 2
+
+
+def test_a_file_that_no_stage_makes_is_refused(model):
+    Path("onnx/mine.onnx").touch()
+    with pytest.raises(UserError) as error:
+        benchmark.main(*model)
+    assert str(error.value) == (
+        "onnx/mine.onnx is made by no stage: delete it or move it away, the benchmark depends on its folder."
+    )
+
+
+def test_fewer_than_two_rounds_are_refused_by_the_parameter_s_name(model, workspace):
+    workspace({"benchmark.rounds": 1})
+    with pytest.raises(UserError, match=r"^benchmark.rounds is 1: an interval needs at least 2, and 20 give an honest"):
+        benchmark.main(*model)
+
+
+def test_a_batch_larger_than_the_dataset_is_refused(model, workspace):
+    workspace({"models.cnn.benchmark.batches": [1, 201]})
+    with pytest.raises(
+        UserError, match=r"^models.cnn.benchmark.batches asks for 201 images and .* has 200: ask for fewer"
+    ):
+        benchmark.main(*model)
+
+
+HOLD = """
+import sys, time
+from stages.common.machine_lock import machine_lock
+with machine_lock(sys.argv[1]):
+    print("holds", flush=True)
+    time.sleep(float(sys.argv[2]))
+    print(time.monotonic(), flush=True)
+"""
+
+
+@pytest.fixture
+def holder(repository, tmp_path):
+    """Return a function that starts a process which takes the lock and holds it for some seconds."""
+    started = []
+
+    def start(seconds):
+        command = [sys.executable, "-c", HOLD, str(tmp_path / "lock"), str(seconds)]
+        started.append(subprocess.Popen(command, cwd=repository, stdout=subprocess.PIPE, text=True))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def test_a_second_benchmark_says_that_it_waits_and_then_waits(holder, tmp_path):
+    first = holder(1)
+    assert first.stdout.readline() == "holds\n"
+    second = holder(0)
+    assert (
+        second.stdout.readline() == f"another benchmark is running on this machine: waiting for {tmp_path}/lock ...\n"
+    )
+    assert second.stdout.readline() == "holds\n"
+    assert float(second.stdout.readline()) > float(first.stdout.readline())
+
+
+def test_the_benchmark_takes_the_lock_of_the_machine(model, holder, capsys):
+    other = holder(0.5)
+    other.stdout.readline()
+    benchmark.main(*model)
+    assert "another benchmark is running on this machine: waiting" in capsys.readouterr().out
+    assert other.stdout.readline()
+    assert machine_lock.LOCK_PATH.parent == Path(tempfile.gettempdir())
+
+
+def test_a_killed_benchmark_releases_the_lock(holder):
+    first = holder(60)
+    assert first.stdout.readline() == "holds\n"
+    first.send_signal(signal.SIGKILL)
+    first.wait()
+    assert holder(0).stdout.readline() == "holds\n"
+
+
+def test_a_busy_machine_is_said_to_be_busy(model, monkeypatch, capsys):
+    seconds = iter([(0.0, 100.0), (5.0, 200.0)])
+    monkeypatch.setattr(benchmark, "load_per_core", lambda: 0.75)
+    monkeypatch.setattr(benchmark, "steal_seconds", lambda: next(seconds))
+    benchmark.main(*model)
+    printed = capsys.readouterr().out
+    assert "warning: the load average is 0.75 a core before the start; other work slows the calls" in printed
+    assert "warning: 5.0 % of the CPU time went to other guests of this host during the benchmark" in printed
+    metrics = json.loads(Path("metrics.json").read_text())["cnn"]
+    assert (metrics["load_per_core_before"], metrics["cpu_steal_percent"]) == (0.75, 5.0)
