@@ -1,0 +1,119 @@
+"""README and report say what the committed metrics say, and nothing else."""
+
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+
+import pytest
+
+from stages.common.results import load_results
+from stages.common.workspace import UserError, read_params
+from stages.report import main as write_report
+from stages.tools.update_readme import results_section, with_results
+
+
+@pytest.fixture
+def committed(repository, monkeypatch):
+    """The repository with its committed metrics, as the working folder."""
+    monkeypatch.chdir(repository)
+    return repository
+
+
+@pytest.fixture
+def report(committed, tmp_path):
+    """The report written from the committed results: (HTML, Markdown)."""
+    write_report(tmp_path / "report.html", tmp_path / "report.md")
+    return (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
+
+
+class Page(HTMLParser):
+    """What a test asks of an HTML page: its links, images and table rows."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.links, self.images, self.rows = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        attributes = dict(attributes)
+        if tag == "a":
+            self.links.append(attributes["href"])
+        elif tag == "img":
+            self.images.append(attributes["src"])
+        elif tag == "tr":
+            self.rows.append(0)
+        elif tag in ("td", "th") and self.rows:
+            self.rows[-1] += 1
+
+
+def test_the_readme_has_the_tables_of_the_committed_metrics(committed):
+    text = (committed / "README.md").read_text()
+    assert text == with_results(text, results_section(committed)), "run `python -m stages.tools.update_readme`"
+
+
+def test_the_readme_states_no_measurement_outside_its_generated_section(committed):
+    """Speeds, sizes, shares and times belong to the tables; 95 % is the level of the intervals."""
+    text = (committed / "README.md").read_text()
+    prose = text[: text.index("<!-- results:")] + text[text.index("<!-- end of results -->") :]
+    measured = re.findall(r"\b\d[\d.,]*\s?(?:x\b|%|ms\b|KiB\b|MB\b|points\b|us\b)", prose)
+    assert {number for number in measured if number != "95 %"} == set()
+
+
+def test_readme_markers_that_are_gone_are_named():
+    with pytest.raises(UserError, match="lost its `<!-- results"):
+        with_results("# a title\n", "tables")
+
+
+def test_the_report_needs_nothing_but_itself(report):
+    page = Page(report[0])
+    assert len(page.images) >= 3
+    assert all(source.startswith("data:image/png;base64,") for source in page.images)
+    assert "<script" not in report[0]
+    assert len(report[0].encode()) < 5_000_000
+
+
+def test_every_link_of_the_report_leads_to_a_committed_file(report, committed):
+    links = [link for link in Page(report[0]).links if not link.startswith("#")]
+    assert links
+    for link in set(links):
+        assert (committed / "plots" / link).resolve().is_file(), link
+
+
+def test_every_row_of_a_table_has_every_column(report):
+    """A cell too few would shift numbers under another heading."""
+    table_rows = [Page(table).rows for table in re.findall(r"<table>.*?</table>", report[0], re.DOTALL)]
+    assert all(len(set(rows)) == 1 for rows in table_rows)
+
+
+def test_the_report_has_every_variant_of_every_network(report, committed):
+    variants = read_params("variants")
+    for html_or_markdown in report:
+        for model, found in load_results(committed, read_params("models"), variants).items():
+            section = html_or_markdown[
+                html_or_markdown.rindex(f">{model}</h2>" if "</h2>" in html_or_markdown else f"## {model}\n") :
+            ]
+            for name in ["fp32", *variants]:
+                assert name in section
+                assert f"{found['variants'][name]['verify']['size_bytes']:,}" in section
+
+
+def test_the_committed_report_is_the_one_that_these_results_give(report, committed):
+    """The report is in Git: a change of template or metrics that was not run through the pipeline shows here."""
+    assert (committed / "plots" / "report.html").read_text() == report[0]
+    assert (committed / "plots" / "report.md").read_text() == report[1]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("chromium"), reason="needs Chromium, Debian's package of that name")
+def test_a_browser_opens_the_report_without_an_error(report, tmp_path):
+    """Every image decodes and the console stays empty, on a phone's width, too."""
+    check = "<script>addEventListener('load',()=>{document.title='broken images: '+[...document.images].filter(i=>!i.naturalWidth).length+', wider than the window: '+(document.documentElement.scrollWidth>innerWidth)})</script>"
+    (tmp_path / "report.html").write_text(report[0].replace("</body>", f"{check}</body>"))
+    for width in (1280, 500):
+        command = ["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking",
+                   f"--user-data-dir={tmp_path}/profile", f"--window-size={width},900", "--enable-logging=stderr",
+                   "--virtual-time-budget=5000", "--dump-dom", (tmp_path / "report.html").as_uri()]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+        assert "<title>broken images: 0, wider than the window: false</title>" in done.stdout
+        assert "CONSOLE" not in done.stderr

@@ -1,0 +1,81 @@
+"""The verdict follows from the numbers, and says what they say."""
+
+import pytest
+
+from stages.common.verdict import sentence
+
+FASTER, SLOWER, UNDECIDED = (1.9, 1.85, 1.95), (0.5, 0.48, 0.52), (1.0, 0.97, 1.03)
+
+
+def variant(speeds, change=(0.0005, -0.001, 0.002), size=250):
+    """Return one variant's results: speeds {batch: (speedup, low, high)}, accuracy change with its interval."""
+    keys = ("speedup", "speedup_low", "speedup_high")
+    return {
+        "verify": {"size_bytes": size, "finite": 1},
+        "evaluate": dict(zip(("accuracy_change", "change_low", "change_high"), change, strict=True)),
+        "benchmark": {batch: dict(zip(keys, speed, strict=True)) for batch, speed in speeds.items()},
+    }
+
+
+DOES_NOT_RUN = {"verify": {"size_bytes": 250, "finite": 0}, "evaluate": {"loads": 0}, "benchmark": {}}
+
+
+def judge(**variants):
+    """Return the verdict on a network with these variants."""
+    baseline = {"verify": {"size_bytes": 1000}, "evaluate": {}, "benchmark": {}}
+    return sentence("net", {"variants": {"fp32": baseline, **variants}}, list(variants))
+
+
+def test_a_faster_variant_is_recommended_with_its_numbers():
+    assert judge(a=variant({1: FASTER, 32: FASTER})) == (
+        "On this machine use `a` for net: 1.9x faster at batch 1 and 1.9x at batch 32, 4.0x smaller and loses no "
+        "detectable accuracy (+0.05 points, 95 % interval -0.10 to +0.20)."
+    )
+
+
+def test_the_fastest_of_the_sound_ones_is_named():
+    assert "use `b`" in judge(a=variant({1: FASTER}), b=variant({1: (2.4, 2.3, 2.5)}))
+
+
+def test_a_fast_variant_that_loses_accuracy_is_not_recommended():
+    lossy = variant({1: (9.0, 8.9, 9.1)}, change=(-0.03, -0.04, -0.02))
+    assert "use `a`" in judge(a=variant({1: FASTER}), b=lossy)
+
+
+def test_int8_that_is_slower_buys_size_only():
+    assert judge(a=variant({1: SLOWER, 32: SLOWER})).startswith(
+        "For net int8 buys size, not speed, on this machine: the fastest, `a`, is 2.0x slower at batch 1 and 2.0x at batch 32"
+    )
+
+
+def test_speed_at_some_batch_sizes_is_said_as_that():
+    text = judge(a=variant({1: SLOWER, 32: FASTER}))
+    assert text.startswith("For net int8 pays at some batch sizes only: `a` is 1.9x faster at batch 32 but 2.0x slower")
+
+
+def test_an_undecided_speed_is_no_recommendation():
+    text = judge(a=variant({1: UNDECIDED}))
+    assert text.startswith("For net no difference in speed can be shown: `a` is undecided at batch 1 (0.97x to 1.03x)")
+
+
+def test_nothing_that_runs_means_keep_fp32():
+    assert judge(a=DOES_NOT_RUN) == "No int8 file of net runs on this onnxruntime: keep fp32."
+
+
+def test_when_all_lose_accuracy_the_least_loss_is_named():
+    losses = {name: variant({1: FASTER}, (-loss, -loss - 0.01, -0.001)) for name, loss in (("a", 0.05), ("b", 0.02))}
+    text = judge(**losses)
+    assert text.startswith("Every int8 file of net loses accuracy, `b` the least with -2.00 points")
+
+
+def test_a_file_that_does_not_run_does_not_spoil_the_verdict():
+    assert "use `a`" in judge(a=variant({1: FASTER}), b=DOES_NOT_RUN)
+
+
+@pytest.mark.parametrize(("size", "words"), [(250, "4.0x smaller"), (1030, "1.0x larger")])
+def test_a_larger_int8_file_is_said_to_be_larger(size, words):
+    assert words in judge(a=variant({1: FASTER}, size=size))
+
+
+def test_a_significant_gain_is_said_as_one():
+    assert "even gains accuracy" in judge(a=variant({1: FASTER}, change=(0.003, 0.001, 0.005)))
