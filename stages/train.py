@@ -8,6 +8,11 @@ parameters give the same bytes on the same machine.
 
 import csv
 import io
+import os
+
+# OpenMP reads this when torch is loaded. By default its threads spin while they wait: beside other work on the same
+# cores, such as a second experiment, training then takes several times as long.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import numpy as np
 import torch
