@@ -205,7 +205,7 @@ def test_not_working_is_an_error_for_the_baseline_and_where_strict_asks_for_it(
 def test_an_int8_file_that_is_larger_than_fp32_is_reported_as_it_is(verified, fp32, preprocessed, batch):
     """Scales and zero points cost more than 8 and 16 channels of weights save."""
     recipe = {"quant_format": "QDQ", "activation_type": "QUInt8", "weight_type": "QInt8", "per_channel": True}
-    quantize(preprocessed, "int8.onnx", collect_ranges(preprocessed, [batch], method="MinMax"), **recipe)
+    quantize(preprocessed, "int8.onnx", collect_ranges(preprocessed, lambda: [batch], method="MinMax"), **recipe)
     metrics, _ = verified(Path("int8.onnx"))
     assert metrics["size_bytes"] == Path("int8.onnx").stat().st_size > fp32.stat().st_size
 

@@ -1,9 +1,11 @@
 """The calibration set, and the activation ranges that onnxruntime's calibrators find on it, batch by batch."""
 
+import shutil
 import tempfile
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 from onnxruntime.quantization import (
     CalibrationDataReader,
     CalibrationMethod,
@@ -13,6 +15,7 @@ from onnxruntime.quantization import (
     save_tensors_data,
 )
 
+from stages.common.histograms import check_range, histogram_ranges
 from stages.common.quantization import LAYER_TYPES
 from stages.common.workspace import UserError
 
@@ -24,34 +27,57 @@ def draw_indices(*, seed, images, available):
     return np.sort(np.random.default_rng(seed).choice(available, images, replace=False))
 
 
-class OneBatch(CalibrationDataReader):
-    """A reader that gives one batch. Collecting batch by batch keeps memory independent of the number of batches."""
+class Reader(CalibrationDataReader):
+    """Batches of a model's only input, in the form that onnxruntime's calibrators ask for."""
 
-    def __init__(self, name, batch):
-        self.rest = [{name: batch}]
+    def __init__(self, calibrator, batches):
+        self.name = calibrator.infer_session.get_inputs()[0].name
+        self.batches = iter(batches)
 
     def get_next(self):
-        return self.rest.pop() if self.rest else None
+        return next(({self.name: batch} for batch in self.batches), None)
 
 
-def collect_ranges(model_path, batches, *, method, op_types=None):
-    """Return {tensor: (lowest, highest)} as float32 over all batches of the model's input.
+def open_calibrator(model_path, *, method, op_types=None, **options):
+    """Return a calibrator of onnxruntime whose session has one thread.
 
-    `method` is a name of onnxruntime's CalibrationMethod; `op_types` are the operator types to be quantized (all of
-    onnxruntime's if None), which decides which tensors are looked at.
+    `method` is a name of onnxruntime's CalibrationMethod, `options` are create_calibrator's; `op_types` are the operator
+    types to be quantized (all of onnxruntime's if None), which decides which tensors are looked at.
     """
     with tempfile.TemporaryDirectory() as folder:
+        path = f"{folder}/augmented.onnx"
+        model = Path(shutil.copy(model_path, folder))  # create_calibrator writes a file beside the model
         calibrator = create_calibrator(
-            Path(model_path), op_types, f"{folder}/augmented.onnx", calibrate_method=CalibrationMethod[method]
+            model, op_types, path, calibrate_method=CalibrationMethod[method], extra_options=options
         )
-        name = calibrator.infer_session.get_inputs()[0].name
-        for batch in batches:
-            calibrator.collect_data(OneBatch(name, batch))
-        data = calibrator.compute_data()
-    return {
-        tensor: tuple(np.float32(np.ravel(bound)[0]) for bound in found.range_value)
-        for tensor, found in sorted(data.items())
-    }
+        settings = onnxruntime.SessionOptions()
+        settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL  # every tensor exists
+        # The calibrator's own session has a thread a core. From three on, the sums of a convolution depend on the
+        # number of threads and on the size of the batch.
+        settings.intra_op_num_threads = 1
+        calibrator.infer_session = onnxruntime.InferenceSession(path, settings, providers=["CPUExecutionProvider"])
+    return calibrator
+
+
+def collect_ranges(model_path, batches, *, method, op_types=None, **options):
+    """Return {tensor: (lowest, highest)} as float32 over all batches of the model's input.
+
+    `batches` is a function that returns them, since a histogram needs them twice; the other arguments are those of
+    `open_calibrator`. Only a moving average depends on how the images are cut into batches: it is one over batches.
+    """
+    calibrator = open_calibrator(model_path, method=method, op_types=op_types, **options)
+    if method == "MinMax":
+        for batch in batches():
+            calibrator.collect_data(Reader(calibrator, [batch]))  # one at a time: it keeps what it has read
+        found = {tensor: data.range_value for tensor, data in calibrator.compute_data().items()}
+    else:
+        found = histogram_ranges(calibrator, batches)
+    ranges = {}
+    for tensor, bounds in sorted(found.items()):
+        check_range(tensor, bounds)
+        low, high = (np.float32(np.ravel(bound)[0]) for bound in bounds)
+        ranges[tensor] = (low + np.float32(0), high + np.float32(0))  # -0.0, which depends on the order, becomes 0.0
+    return ranges
 
 
 def save_ranges(ranges, path):

@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
+from stages.common.calibration_settings import METHODS, calibration_settings
 from stages.common.workspace import UserError
 
 # Operator types that onnxruntime can quantize; importing its registry would cost 0.2 s at every `dvc repro`.
@@ -155,11 +156,34 @@ class Export(Section):
     max_abs_difference: Positive
 
 
-class Calibrate(Section):
+def _method(value):
+    if value == "Distribution":
+        raise ValueError(
+            "Distribution gives scales for float8 only; with int8 onnxruntime takes the ends of its histogram, which MinMax with `symmetric: true` says"
+        )
+    return value
+
+
+class OwnCalibrate(Section):
+    """Any key of `calibrate`; which of them belong to a method is checked where both sections are known."""
+
+    seed: Seed = None
+    images: Count = None
+    batch_size: Count = None
+    method: Annotated[str, _one_of(*METHODS), BeforeValidator(_method)] = None
+    symmetric: bool = None
+    moving_average: bool = None
+    averaging_constant: Annotated[float, Field(gt=0, le=1)] = None
+    num_bins: Annotated[int, Field(ge=2, le=10_000)] = None  # above, onnxruntime's smoothing fails on a constant tensor
+    num_quantized_bins: Annotated[int, Field(ge=2)] = None
+    percentile: Annotated[float, Field(gt=0, le=100)] = None
+
+
+class Calibrate(OwnCalibrate):
     seed: Seed
     images: Count
     batch_size: Count
-    method: Annotated[str, _one_of("MinMax")]
+    method: Annotated[str, _one_of(*METHODS), BeforeValidator(_method)]
 
 
 class ExtraOptions(Section):
@@ -193,6 +217,7 @@ class StaticRecipe(Section):
     op_types_to_quantize: list[Annotated[str, _one_of(*STATIC_OP_TYPES)]] = Field(default=None, min_length=1)
     nodes_to_exclude: list[str] = []
     extra_options: ExtraOptions = {}
+    calibrate: OwnCalibrate = {}
 
     @model_validator(mode="after")
     def a_pair_with_kernels(self):
@@ -264,6 +289,7 @@ LIMITS = {
     "greater_than": "greater than {gt:.12g}",
     "greater_than_equal": "at least {ge:.12g}",
     "less_than": "less than {lt:.12g}",
+    "less_than_equal": "at most {le:.12g}",
 }
 
 
@@ -296,6 +322,7 @@ def _what_does_not_belong_together(params, root):
     yield from _variants_against_recipes(params)
     yield from _colliding_names(params)
     yield from _models_and_their_files(params, root)
+    yield from _calibration_methods(params)
     yield from _images_asked_for(params, root)
     if params["export"]["opset"] < 13 and params["train"]:
         for name, recipe in params["calibrate_quantize"].items():
@@ -349,11 +376,35 @@ def _models_and_their_files(params, root):
                 yield f"models/{name}/onnx/{file.name} is made by no stage, and the benchmark depends on that folder: delete it or move it away"
 
 
+def _calibrate_sections(params):
+    """Yield (key, section, how the calibration is done) for `calibrate` and for every recipe that overrides some of it."""
+    shared = params["calibrate"]
+    yield "calibrate", shared, calibration_settings(shared, {})[1]
+    for name, recipe in params["calibrate_quantize"].items():
+        if own := recipe.get("calibrate"):
+            yield f"calibrate_quantize.{name}.calibrate", own, calibration_settings(shared, own)[1]
+
+
+def _calibration_methods(params):
+    of_methods = {key for parameters in METHODS.values() for key in parameters}
+    for where, section, how in _calibrate_sections(params):
+        method = how["method"]
+        for key in section:
+            if key in of_methods and key not in METHODS[method]:
+                yield f"`{where}.{key}` is no parameter of {method}, which uses {', '.join(METHODS[method])}: remove it"
+        if "averaging_constant" in section and not how.get("moving_average", True):
+            yield f"`{where}.averaging_constant` is used by a moving average only: set `moving_average: true`, or remove it"
+        if method == "Entropy" and how["num_bins"] // 2 <= how["num_quantized_bins"] // 2:
+            yield f"`{where}` has {how['num_bins']} `num_bins` and {how['num_quantized_bins']} `num_quantized_bins`, which leaves the search one threshold, and that is MinMax: ask for more `num_bins`"
+
+
 def _images_asked_for(params, root):
-    calibrate, dataset = params["calibrate"], params["dataset"]
-    if calibrate["batch_size"] > calibrate["images"]:
-        yield f"`calibrate.batch_size` is {calibrate['batch_size']} and `calibrate.images` is {calibrate['images']}: make the batch no larger than the set"
-    wanted = {"train": {"calibrate.images": calibrate["images"]}, "test": {}}
+    dataset, wanted = params["dataset"], {"train": {}, "test": {}}
+    for where, own, _ in _calibrate_sections(params):
+        calibrate = {**params["calibrate"], **own}
+        if calibrate["batch_size"] > calibrate["images"]:
+            yield f"`{where}.batch_size` is {calibrate['batch_size']} and `{where}.images` is {calibrate['images']}: make the batch no larger than the set"
+        wanted["train"][f"{where}.images"] = calibrate["images"]
     for name, settings in params["train"].items():
         wanted["train"][f"train.{name}.batch_size"] = settings["batch_size"]
     for name, settings in params["models"].items():
