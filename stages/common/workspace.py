@@ -38,11 +38,17 @@ def load_params(path="params.yaml"):
     Raises UserError if the file is missing or is not YAML.
     """
     try:
-        return yaml.load(Path(path).read_bytes(), Loader=_Loader) or {}  # noqa: S506 -- a SafeLoader with one more number format
+        return parse_yaml(Path(path).read_bytes(), path)
     except FileNotFoundError:
         raise UserError(f"{path} is not here: run the stage from the root of the repository.") from None
+
+
+def parse_yaml(content, name):
+    """Return the dictionary in YAML or JSON bytes; `name` is for the UserError of what is not YAML."""
+    try:
+        return yaml.load(content, Loader=_Loader) or {}  # noqa: S506 -- a SafeLoader with one more number format
     except yaml.YAMLError as error:
-        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}.") from None
+        raise UserError(f"{name} is not valid YAML: {' '.join(str(error).split())}.") from None
 
 
 def read_params(key, path="params.yaml"):

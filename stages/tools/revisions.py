@@ -1,0 +1,72 @@
+"""A revision's files (Git's and DVC's), read where they are stored, without checking anything out."""
+
+import io
+
+import numpy as np
+from dvc.api import DVCFileSystem
+from dvc.exceptions import DvcException
+
+from stages.common.workspace import UserError, parse_yaml
+from stages.tools.lockfile import Lock
+
+WORKSPACE = "workspace"
+
+
+class NotStored(Exception):
+    """A file of a revision is in neither the workspace, Git, the DVC cache nor a remote; the message says what gets it."""
+
+
+class Revision:
+    """A branch, tag, commit or experiment by its `name`, or the workspace. `commit`: its hash, None for the workspace."""
+
+    def __init__(self, name):
+        self.name = name
+        try:
+            self.files = DVCFileSystem(rev=None if name == WORKSPACE else name)
+            self.commit = None if name == WORKSPACE else self.files.repo.get_rev()
+            stages = {getattr(stage, "name", None) for stage in self.files.repo.index.stages}  # a .dvc file has no name
+            self.lock = Lock(self._read_or_none, stages)
+        except DvcException as error:
+            raise UserError(
+                f"{name} cannot be read ({error}): give a branch, tag, commit or experiment name, from the root of the repository."
+            ) from None
+
+    def read(self, path):
+        """Return a file's bytes. Raises NotStored."""
+        content = self._read_or_none(path)
+        if content is None:
+            raise NotStored(f"{path} of {self.name} is not in the cache: get it with {self._how_to_get(path)}")
+        return content
+
+    def _read_or_none(self, path):
+        try:
+            return self.files.read_bytes(path)
+        except (FileNotFoundError, IsADirectoryError):
+            return None
+
+    def read_yaml(self, path):
+        """Return the content of a YAML or JSON file, an empty dictionary if there is none."""
+        return parse_yaml(self._read_or_none(path) or b"", path)
+
+    def read_array(self, path, key=None):
+        """Return a stored NumPy array, or the array `key` of an .npz file. Raises NotStored."""
+        loaded = np.load(io.BytesIO(self.read(path)), allow_pickle=False)
+        return loaded if key is None else loaded[key]
+
+    def outputs(self, pattern):
+        """Return the paths of the pipeline's and tracked outputs that match a glob pattern, stored or not."""
+        return sorted(path for path in self.files.glob(pattern) if self.files.info(path).get("dvc_info"))
+
+    def size(self, path):
+        """Return a file's size in bytes, or None if the revision has no such file."""
+        return self.files.info(path)["size"] if self.files.exists(path) else None
+
+    def md5(self, path):
+        """Return the MD5 that DVC has on record for an output, stored or not, or None."""
+        info = self.files.info(path).get("dvc_info") if self.files.exists(path) else None
+        return info and info["entry"].hash_info and info["entry"].hash_info.value
+
+    def _how_to_get(self, path):
+        stage = self.lock.maker(path)
+        command = f"`dvc repro --pull {stage}`" if stage else f"`dvc pull {path}`"
+        return command if self.commit is None else f"`git checkout {self.commit[:7]}` and {command}"
