@@ -1,0 +1,76 @@
+"""The figure of where a call's time goes, layer by layer, in the baseline and in every variant.
+
+How to read it: a bar is a call; a coloured piece is the same layer in all bars, so a piece that is longer than in the
+fp32 bar is where a variant loses time, a shorter one where it gains. Hatched pieces are conversions between types and
+layouts, which the fp32 model mostly does without.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by colour-blind readers, too.
+LAYER_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
+OTHER_LAYERS, CONVERSION, NO_KERNEL = "#999999", "#F0E442", "#FFFFFF"
+CONVERSIONS = ("quantize", "dequantize", "layout")
+
+
+def draw_times(path, *, model, batch, profiles):
+    """Draw the median microseconds by layer as one stacked bar a variant; `profiles`: {variant: LayerTimes}."""
+    pieces = {variant: _pieces(times) for variant, times in profiles.items()}
+    layers = list(dict.fromkeys(layer for found in pieces.values() for layer in found["layers"]))
+    coloured = _most_telling(layers, pieces)
+    figure = Figure(figsize=(10, 1.9 + 0.45 * len(pieces)), layout="constrained")
+    axes = figure.subplots()
+    for place, (variant, found) in enumerate(pieces.items()):
+        left = 0.0
+        for width, style in _in_order(found, layers, coloured):
+            axes.barh(place, width, left=left, height=0.7, edgecolor="black", linewidth=0.5, **style)
+            left += width
+        axes.text(left, place, f"  {np.median(profiles[variant].wall):,.0f} us", va="center", fontsize=9)
+    axes.set_yticks(range(len(pieces)), list(pieces))
+    axes.invert_yaxis()
+    axes.margins(x=0.09)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(
+        "microseconds of a call, median over the rounds (at the bar's end: the whole call without profiler)"
+    )
+    axes.set_title(f"{model}: where the time of a call goes, batch {batch}", loc="left")
+    axes.spines[["top", "right"]].set_visible(False)
+    _legend(axes, [layer for layer in layers if layer in coloured], coloured)
+    figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
+
+
+def _pieces(times):
+    layers = {layer: float(np.median(value)) for (layer, kind), value in times.times.items() if kind == "layer"}
+    conversions = sum(float(np.median(times.total(kind))) for kind in CONVERSIONS)
+    rest = max(0.0, float(np.median(times.total("other") + times.no_kernel)))
+    return {"layers": layers, "conversions": conversions, "rest": rest}
+
+
+def _most_telling(layers, pieces):
+    """Return {layer: colour} of those that differ most from the baseline in some variant, in the order of the graph."""
+
+    def difference(layer):
+        baseline = pieces["fp32"]["layers"].get(layer, 0)
+        return max(abs(found["layers"].get(layer, 0) - baseline) for found in pieces.values())
+
+    chosen = sorted(layers, key=difference, reverse=True)[: len(LAYER_COLOURS)]
+    return dict(zip([layer for layer in layers if layer in chosen], LAYER_COLOURS, strict=False))
+
+
+def _in_order(found, layers, coloured):
+    for layer in layers:
+        if layer in coloured:
+            yield found["layers"].get(layer, 0), {"color": coloured[layer]}
+    yield sum(width for layer, width in found["layers"].items() if layer not in coloured), {"color": OTHER_LAYERS}
+    yield found["conversions"], {"color": CONVERSION, "hatch": "////"}
+    yield found["rest"], {"color": NO_KERNEL}
+
+
+def _legend(axes, layers, coloured):
+    handles = [axes.barh(0, 0, color=coloured[layer], edgecolor="black", linewidth=0.5) for layer in layers]
+    handles += [axes.barh(0, 0, color=OTHER_LAYERS, edgecolor="black", linewidth=0.5)]
+    handles += [axes.barh(0, 0, color=CONVERSION, hatch="////", edgecolor="black", linewidth=0.5)]
+    handles += [axes.barh(0, 0, color=NO_KERNEL, edgecolor="black", linewidth=0.5)]
+    words = [*layers, "all other layers", "quantize, dequantize, layout", "no node"]
+    axes.legend(handles, words, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
