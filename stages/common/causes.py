@@ -23,16 +23,13 @@ class LayerTimes:
     """The times of one file at one batch size, by layer.
 
     `times`: {(layer, kind): (rounds,) microseconds}; `nodes`: {(layer, kind): [(Node, input type, microseconds)]}.
-    `layer` is the original layer that the work, or the converted tensor, is of; "" where it is none's.
+    `layer` is the original layer that the work, or the converted tensor, is of; "" where it is none's. `wall`:
+    (rounds,) microseconds of a call without the profiler; `no_kernel`: what of it no node accounts for.
     """
 
     def __init__(self, profile, graph_nodes, layers):
-        self.wall, self.calls, self.graph_nodes, self.input_types = (
-            profile.wall,
-            profile.calls,
-            graph_nodes,
-            profile.input_types,
-        )
+        self.wall, self.calls, self.no_kernel = profile.wall, profile.calls, profile.wall - profile.sums
+        self.graph_nodes, self.input_types = graph_nodes, profile.input_types
         self.times, self.nodes = {}, defaultdict(list)
         for node, times, input_type in zip(graph_nodes, profile.nodes.T, profile.input_types, strict=True):
             key = layers.get(node.origin, node.origin or ""), node.kind
@@ -42,11 +39,6 @@ class LayerTimes:
     def total(self, kind):
         """Return (rounds,) microseconds of all nodes of a kind."""
         return sum((times for key, times in self.times.items() if key[1] == kind), np.zeros(len(self.wall)))
-
-    @property
-    def no_kernel(self):
-        """Return (rounds,) microseconds of a call that no node accounts for."""
-        return self.wall - sum(self.times.values())
 
     def op_types(self, key):
         """Return the operator types behind a key, the dearest first, each once."""

@@ -20,7 +20,8 @@ from stages.common.runtime import open_session
 from stages.common.timing import time_calls
 
 KERNEL_ENDING = "_kernel_time"
-LEAST_CALLS, MOST_CALLS = 1, 50  # of a session at a batch size; 50 calls of 100 nodes are 4 MB of trace
+MOST_CALLS = 50  # of a session at a batch size; 50 calls of 100 nodes are 4 MB of trace
+LEAST_SECONDS = 0.005  # of a session at a batch size, whatever the budget: one call of a microsecond says nothing
 WARMUP_CALLS = 2  # the first call of a shape plans its memory, the second gets it
 CHAIN_NODES = 40
 
@@ -67,12 +68,17 @@ def _call(kernels):
 class Profile:
     """What was measured of one file at one batch size; a row is a round, with a new session.
 
-    `nodes`: (rounds, nodes) microseconds, the profiler's cost taken off; `wall`: (rounds,) microseconds of a call
-    without the profiler; `input_types`: of each node's first input; `activation_bytes` as in Call.
+    `nodes`: (rounds, nodes) microseconds, the profiler's cost taken off; `sums`: (rounds,) of all nodes of a call,
+    median over the calls; `wall`: (rounds,) of a call without the profiler, median over the calls; `least_sum` and
+    `least_wall`: those of the quickest call of all; `input_types`: of each node's first input; `activation_bytes` as
+    in Call; `calls`: how many were profiled, and as many again timed.
     """
 
     nodes: np.ndarray
+    sums: np.ndarray
     wall: np.ndarray
+    least_sum: float
+    least_wall: float
     input_types: list
     activation_bytes: int
     calls: int
@@ -81,10 +87,9 @@ class Profile:
     def unexplained_percent(self):
         """The part of a call that no node accounts for; negative if the profile counts more than a call takes.
 
-        Both times are of the round that other work disturbed least: the question is what the trace misses, not what
-        the machine did meanwhile.
+        Of the quickest calls: the question is what the trace misses, not what else the machine did meanwhile.
         """
-        return float(100 * (1 - self.nodes.sum(axis=1).min() / self.wall.min()))
+        return 100 * (1 - self.least_sum / self.least_wall)
 
 
 def measure_profiles(paths, graphs, inputs, *, rounds, seconds, threads, seed=0):
@@ -115,7 +120,7 @@ def measure_profiles(paths, graphs, inputs, *, rounds, seconds, threads, seed=0)
 
 
 def profile_session(path, plan, *, threads, folder):
-    """Return ({batch: Calls, the warm-up ones first}, {batch: median microseconds of a call without the profiler}).
+    """Return ({batch: Calls, the warm-up ones first}, {batch: (calls,) microseconds without the profiler}).
 
     `plan`: {batch: (input, number of calls)}. Both come from one new session, whose profiler is ended in between: two
     sessions of one file differ by their place in memory, which would look like time that the profile does not explain.
@@ -128,20 +133,26 @@ def profile_session(path, plan, *, threads, folder):
     trace.unlink()
     for size, (_, calls) in plan.items():
         by_size[size], found = found[: WARMUP_CALLS + calls], found[WARMUP_CALLS + calls :]
-    timed = {size: time_calls(session, values, calls) for size, (values, calls) in plan.items()}
-    return by_size, {size: float(np.median(times)) / 1e3 for size, times in timed.items()}
+    timed = {}
+    for size, (values, calls) in plan.items():
+        time_calls(session, values, 1)  # after another batch size the caches are cold
+        timed[size] = np.array(time_calls(session, values, calls)) / 1e3
+    return by_size, timed
 
 
 def _profile(traces, walls, graph, cost):
     for calls in traces:
         _check_order(calls[-1], graph)
-    rows = [midmean(np.stack([call.microseconds for call in calls[WARMUP_CALLS:]])) for calls in traces]
+    times = [np.maximum(np.stack([call.microseconds for call in calls[WARMUP_CALLS:]]) - cost, 0) for calls in traces]
     return Profile(
-        nodes=np.maximum(np.stack(rows) - cost, 0),
-        wall=np.array(walls),
+        nodes=np.stack([midmean(calls) for calls in times]),
+        sums=np.array([np.median(calls.sum(axis=1)) for calls in times]),
+        wall=np.array([np.median(calls) for calls in walls]),
+        least_sum=float(min(calls.sum(axis=1).min() for calls in times)),
+        least_wall=float(min(calls.min() for calls in walls)),
         input_types=traces[0][-1].input_types,
         activation_bytes=max(calls[0].activation_bytes for calls in traces),
-        calls=sum(len(calls) - WARMUP_CALLS for calls in traces),
+        calls=sum(map(len, times)),
     )
 
 
@@ -182,11 +193,12 @@ def _plan_calls(paths, inputs, *, seconds, threads):
         for size, values in inputs.items():
             time_calls(session, values, 1)
             cost[variant, size] = min(time_calls(session, values, 2)) / 1e9
-    calls, left = {}, (seconds - WARMUP_CALLS * sum(cost.values())) / 2
+    calls, left = {}, (seconds - (WARMUP_CALLS + 1) * sum(cost.values())) / 2
     for cells_left, (cell, one_call) in zip(
         range(len(cost), 0, -1), sorted(cost.items(), key=lambda item: item[1]), strict=True
     ):
-        calls[cell] = int(np.clip(left / cells_left / one_call, LEAST_CALLS, MOST_CALLS))
+        least = int(np.clip(LEAST_SECONDS / one_call, 1, MOST_CALLS))
+        calls[cell] = int(np.clip(left / cells_left / one_call, least, MOST_CALLS))
         left -= calls[cell] * one_call
     return calls
 
@@ -208,4 +220,4 @@ def _profiler_cost(chain, threads, folder):
     plan = {1: (np.ones((1, 1), np.float32), MOST_CALLS)}
     profiled, timed = profile_session(chain, plan, threads=threads, folder=folder)
     seen = midmean(np.stack([call.microseconds for call in profiled[1][WARMUP_CALLS:]])).mean()
-    return max(0.0, float(seen) - timed[1] / CHAIN_NODES)
+    return max(0.0, float(seen - np.median(timed[1]) / CHAIN_NODES))

@@ -1,8 +1,9 @@
 """The figure of where a call's time goes, layer by layer, in the baseline and in every variant.
 
 How to read it: a bar is a call; a coloured piece is the same layer in all bars, so a piece that is longer than in the
-fp32 bar is where a variant loses time, a shorter one where it gains. Hatched pieces are conversions between types and
-layouts, which the fp32 model mostly does without.
+fp32 bar is where a variant loses time, a shorter one where it gains; the largest such difference stands behind the
+bar. Hatched pieces are conversions between types and layouts, which the fp32 model mostly does without. A bar that
+would dwarf the others is cut.
 """
 
 import numpy as np
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 LAYER_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
 OTHER_LAYERS, CONVERSION, NO_KERNEL = "#999999", "#F0E442", "#FFFFFF"
 CONVERSIONS = ("quantize", "dequantize", "layout")
+CUT = 3.5  # times the baseline's call
 
 
 def draw_times(path, *, model, batch, profiles):
@@ -19,25 +21,38 @@ def draw_times(path, *, model, batch, profiles):
     pieces = {variant: _pieces(times) for variant, times in profiles.items()}
     layers = list(dict.fromkeys(layer for found in pieces.values() for layer in found["layers"]))
     coloured = _most_telling(layers, pieces)
-    figure = Figure(figsize=(10, 1.9 + 0.45 * len(pieces)), layout="constrained")
+    limit = CUT * np.median(profiles["fp32"].wall)
+    figure = Figure(figsize=(11, 1.9 + 0.45 * len(pieces)), layout="constrained")
     axes = figure.subplots()
+    ends = []
     for place, (variant, found) in enumerate(pieces.items()):
         left = 0.0
         for width, style in _in_order(found, layers, coloured):
             axes.barh(place, width, left=left, height=0.7, edgecolor="black", linewidth=0.5, **style)
             left += width
-        axes.text(left, place, f"  {np.median(profiles[variant].wall):,.0f} us", va="center", fontsize=9)
+        ends.append(min(left, limit))
+        words = f"{np.median(profiles[variant].wall):,.0f} us{_difference(found, pieces['fp32'])}"
+        if left > limit:
+            axes.text(limit, place, f"cut: {words} ", va="center", ha="right", fontsize=9, backgroundcolor="white")
+        else:
+            axes.text(left, place, f"  {words}", va="center", fontsize=9)
+    axes.set_xlim(0, max(ends) if max(ends) == limit else 1.35 * max(ends))
     axes.set_yticks(range(len(pieces)), list(pieces))
     axes.invert_yaxis()
-    axes.margins(x=0.09)
-    axes.set_xlim(left=0)
-    axes.set_xlabel(
-        "microseconds of a call, median over the rounds (at the bar's end: the whole call without profiler)"
+    axes.set_xlabel("microseconds of a call by layer, median over the rounds; in figures: the whole call, unprofiled")
+    axes.set_title(
+        f"{model}, batch {batch}: where the time of a call goes, and the layer that changes most", loc="left"
     )
-    axes.set_title(f"{model}: where the time of a call goes, batch {batch}", loc="left")
     axes.spines[["top", "right"]].set_visible(False)
     _legend(axes, [layer for layer in layers if layer in coloured], coloured)
     figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
+
+
+def _difference(found, baseline):
+    """Return the layer that differs most from the baseline, and by how much, in brackets; nothing for the baseline."""
+    differences = {layer: found["layers"].get(layer, 0) - time for layer, time in baseline["layers"].items()}
+    layer = max(differences, key=lambda name: abs(differences[name]), default=None)
+    return f" ({layer} {differences[layer]:+,.0f})" if layer and differences[layer] else ""
 
 
 def _pieces(times):
