@@ -21,25 +21,27 @@ def draw_times(path, *, model, batch, profiles):
     pieces = {variant: _pieces(times) for variant, times in profiles.items()}
     layers = list(dict.fromkeys(layer for found in pieces.values() for layer in found["layers"]))
     coloured = _most_telling(layers, pieces)
-    limit = CUT * np.median(profiles["fp32"].wall)
+    totals = {
+        variant: sum(found["layers"].values()) + found["conversions"] + found["rest"]
+        for variant, found in pieces.items()
+    }
+    limit = CUT * totals["fp32"]
     figure = Figure(figsize=(11, 1.9 + 0.45 * len(pieces)), layout="constrained")
     axes = figure.subplots()
-    ends = []
     for place, (variant, found) in enumerate(pieces.items()):
         left = 0.0
         for width, style in _in_order(found, layers, coloured):
             axes.barh(place, width, left=left, height=0.7, edgecolor="black", linewidth=0.5, **style)
             left += width
-        ends.append(min(left, limit))
-        words = f"{np.median(profiles[variant].wall):,.0f} us{_difference(found, pieces['fp32'])}"
+        words = f"{totals[variant]:,.0f} us{_difference(found, pieces['fp32'])}"
         if left > limit:
             axes.text(limit, place, f"cut: {words} ", va="center", ha="right", fontsize=9, backgroundcolor="white")
         else:
             axes.text(left, place, f"  {words}", va="center", fontsize=9)
-    axes.set_xlim(0, max(ends) if max(ends) == limit else 1.35 * max(ends))
+    axes.set_xlim(0, min(limit, 1.5 * max(totals.values())))
     axes.set_yticks(range(len(pieces)), list(pieces))
     axes.invert_yaxis()
-    axes.set_xlabel("microseconds of a call by layer, median over the rounds; in figures: the whole call, unprofiled")
+    axes.set_xlabel("microseconds of a call by layer, medians over the rounds")
     axes.set_title(
         f"{model}, batch {batch}: where the time of a call goes, and the layer that changes most", loc="left"
     )
