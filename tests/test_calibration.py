@@ -13,12 +13,13 @@ from onnxruntime.quantization import CalibrationMethod, create_calibrator
 from onnxruntime.quantization.calibrate import HistogramCollector
 from small_network import SCALING, write_heavy_tailed_images, write_network
 
-from stages.calibrate_quantize import calibrate, main, quantize
+from stages.calibrate_quantize import main
 from stages.common.calibration import Reader, draw_indices, open_calibrator
 from stages.common.calibration_settings import METHODS, calibration_settings
 from stages.common.histograms import ThresholdSearch
 from stages.common.images import load_images, to_input
 from stages.common.params_check import check_params
+from stages.common.static_quantization import calibrate, quantize
 from stages.common.workspace import UserError, load_params
 from stages.preprocess import preprocess
 from stages.tools.check_calibration import MEMORY_BOUND, calibrate_images, in_a_process
@@ -91,7 +92,9 @@ def test_ranges_are_those_of_onnxruntime_on_all_images_as_one_batch(files, tmp_p
         calibrator = create_calibrator(
             files[0], None, f"{tmp_path}/a.onnx", CalibrationMethod[how["method"]], extra_options=options
         )
-        calibrator.collect_data(Reader(calibrator, [to_input(load_images(files[1])[:540], **SCALING)]))
+        calibrator.collect_data(
+            Reader(calibrator.infer_session.get_inputs()[0].name, [to_input(load_images(files[1])[:540], **SCALING)])
+        )
         expected = {tensor: data.range_value for tensor, data in calibrator.compute_data().items()}
     assert ranges_of(files, **how) == {
         tensor: tuple(map(float, np.ravel(bounds))) for tensor, bounds in expected.items()
@@ -155,7 +158,9 @@ def test_distribution_is_refused_because_it_is_symmetric_minmax(files, tmp_path)
     """onnxruntime's Distribution has a meaning for float8 only; its ranges are the ends of the histogram."""
     with contextlib.redirect_stdout(io.StringIO()):
         calibrator = create_calibrator(files[0], None, f"{tmp_path}/a.onnx", CalibrationMethod.Distribution)
-        calibrator.collect_data(Reader(calibrator, [to_input(load_images(files[1])[:540], **SCALING)]))
+        calibrator.collect_data(
+            Reader(calibrator.infer_session.get_inputs()[0].name, [to_input(load_images(files[1])[:540], **SCALING)])
+        )
         found = {tensor: data.range_value for tensor, data in calibrator.compute_data().items()}
     assert found == ranges_of(files, method="MinMax", symmetric=True)
     with pytest.raises(UserError, match=r"`calibrate\.method`: Distribution .* float8 .*MinMax"):

@@ -12,9 +12,9 @@ import yaml
 from dvc.repo import Repo
 from scipy import stats
 
-from stages.calibrate_quantize import calibrate, quantize
 from stages.common.calibration import draw_indices
 from stages.common.runtime import predict_images
+from stages.common.static_quantization import calibrate, quantize
 from stages.common.statistics import mcnemar_p
 from stages.common.timing import CALL_COLUMNS, measure, round_medians
 from stages.tools.compare import compare, main

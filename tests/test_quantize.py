@@ -12,10 +12,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from stages import calibrate_quantize, quantize_dynamic
-from stages.calibrate_quantize import calibrate, quantize
 from stages.common.calibration import collect_ranges, draw_indices
 from stages.common.images import input_batches, load_images, to_input
 from stages.common.runtime import predict_images
+from stages.common.static_quantization import calibrate, quantize
 from stages.common.workspace import UserError
 from stages.preprocess import preprocess
 

@@ -30,8 +30,8 @@ def draw_indices(*, seed, images, available):
 class Reader(CalibrationDataReader):
     """Batches of a model's only input, in the form that onnxruntime's calibrators ask for."""
 
-    def __init__(self, calibrator, batches):
-        self.name = calibrator.infer_session.get_inputs()[0].name
+    def __init__(self, name, batches):
+        self.name = name
         self.batches = iter(batches)
 
     def get_next(self):
@@ -67,8 +67,9 @@ def collect_ranges(model_path, batches, *, method, op_types=None, **options):
     """
     calibrator = open_calibrator(model_path, method=method, op_types=op_types, **options)
     if method == "MinMax":
+        name = calibrator.infer_session.get_inputs()[0].name
         for batch in batches():
-            calibrator.collect_data(Reader(calibrator, [batch]))  # one at a time: it keeps what it has read
+            calibrator.collect_data(Reader(name, [batch]))  # one at a time: it keeps what it has read
         found = {tensor: data.range_value for tensor, data in calibrator.compute_data().items()}
     else:
         found = histogram_ranges(calibrator, batches)

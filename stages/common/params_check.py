@@ -136,10 +136,16 @@ class ModelBenchmark(Section):
         return self
 
 
+class ModelExplain(Section):
+    images: Count
+    noise_images: Count
+
+
 class Model(Section):
     input: Input
     evaluate: ModelEvaluate
     benchmark: ModelBenchmark
+    explain: ModelExplain
 
 
 class Train(Section):
@@ -246,6 +252,16 @@ class Benchmark(Section):
     seed: Seed
 
 
+class ExplainTime(Section):
+    rounds: Annotated[int, Field(ge=2)]
+    seconds: Positive
+
+
+class Explain(Section):
+    layers_of: Name
+    time: ExplainTime
+
+
 class Params(Section):
     dataset: Name
     fetch_data: dict[Name, FetchData]
@@ -259,6 +275,7 @@ class Params(Section):
     verify_load: VerifyLoad
     evaluate: Evaluate
     benchmark: Benchmark
+    explain: Explain
 
 
 def check_params(params, root):
@@ -324,6 +341,8 @@ def _what_does_not_belong_together(params, root):
     yield from _models_and_their_files(params, root)
     yield from _calibration_methods(params)
     yield from _images_asked_for(params, root)
+    if params["explain"]["layers_of"] not in params["calibrate_quantize"]:
+        yield f"`explain.layers_of` is `{params['explain']['layers_of']}`, which is no static recipe: {nearest(params['explain']['layers_of'], params['calibrate_quantize'])}"
     if params["export"]["opset"] < 13 and params["train"]:
         for name, recipe in params["calibrate_quantize"].items():
             if recipe.get("per_channel") and recipe["quant_format"] == "QDQ":

@@ -8,11 +8,12 @@ from stages.common.workspace import UserError
 PROVIDERS = ["CPUExecutionProvider"]
 
 
-def open_session(path, *, threads):
+def open_session(path, *, threads, **instruments):
     """Return an InferenceSession with the options that every stage uses.
 
-    All graph optimizations, sequential execution, `threads` intra-op threads, CPU. A file that does not load raises
-    onnxruntime's own exception: whether that is a result or an error is for the stage to say.
+    All graph optimizations, sequential execution, `threads` intra-op threads, CPU. `instruments` are attributes of
+    SessionOptions that watch and change nothing: enable_profiling, optimized_model_filepath. A file that does not load
+    raises onnxruntime's own exception: whether that is a result or an error is for the stage to say.
     """
     import onnxruntime  # noqa: PLC0415 -- 0.15 s that a stage without a session need not pay
 
@@ -22,6 +23,8 @@ def open_session(path, *, threads):
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3  # errors; warnings about constant folding say nothing that a result does not
+    for name, value in instruments.items():
+        setattr(options, name, value)
     return onnxruntime.InferenceSession(str(path), options, providers=PROVIDERS)
 
 

@@ -29,7 +29,7 @@ MEMORY_BOUND, TIME_BOUND = 1.15, 2.0
 
 def calibrate_images(preprocessed_path, images_path, scaling, *, images, method, batch_size=BATCH_SIZE):
     """Run the pipeline's calibration; return (seconds, peak resident memory of this process in MB)."""
-    from stages.calibrate_quantize import calibrate  # noqa: PLC0415 -- the process that asks is to stay small
+    from stages.common.static_quantization import calibrate  # noqa: PLC0415 -- the process that asks is to stay small
     from stages.common.calibration import draw_indices  # noqa: PLC0415
     from stages.common.images import load_images  # noqa: PLC0415
 
@@ -62,7 +62,7 @@ def onnxruntime_seconds(preprocessed_path, images_path, scaling, *, images, meth
             calibrate_method=CalibrationMethod[method],
             extra_options=METHODS[method],
         )
-        calibrator.collect_data(Reader(calibrator, batches))
+        calibrator.collect_data(Reader(calibrator.infer_session.get_inputs()[0].name, batches))
         calibrator.compute_data()
     return time.perf_counter() - start
 

@@ -1,0 +1,44 @@
+"""Static quantization in its two steps: activation ranges from the calibration set, then a file from given ranges."""
+
+import shutil
+import tempfile
+
+import onnx
+from onnxruntime.quantization import CalibrationMethod, quantize_static
+
+from stages.common.calibration import check_ranges_belong, collect_ranges, save_ranges
+from stages.common.images import check_finite, load_images, to_input
+from stages.common.quantization import check_excluded_nodes, count_quantized, onnxruntime_arguments
+
+
+def calibrate(preprocessed_path, images_path, indices, scaling, *, batch_size, method, op_types=None, **options):
+    """Return {tensor: (lowest, highest)} over the images at `indices`, read and run `batch_size` at a time.
+
+    `options` are the method's parameters, as in params.yaml.
+    """
+
+    def batches():
+        for start in range(0, len(indices), batch_size):
+            chosen = indices[start : start + batch_size]
+            images = load_images(images_path)[chosen]  # a new map: the pages that an old one has read stay in memory
+            check_finite(images, images_path, chosen)
+            yield to_input(images, **scaling)
+
+    return collect_ranges(preprocessed_path, batches, method=method, op_types=op_types, **options)
+
+
+def quantize(preprocessed_path, variant_path, ranges, **recipe):
+    """Quantize one file into another with given ranges; return (layers quantized, layers in all)."""
+    model = onnx.load(preprocessed_path)
+    check_excluded_nodes(model, recipe)
+    check_ranges_belong(ranges, model, preprocessed_path, recipe.get("op_types_to_quantize"))
+    with tempfile.TemporaryDirectory() as folder:
+        save_ranges(ranges, f"{folder}/ranges.json")
+        quantize_static(
+            shutil.copy(preprocessed_path, folder),  # quantize_static writes a file beside its input
+            variant_path,
+            calibrate_method=CalibrationMethod.MinMax,  # the cache's format; how the ranges were found no longer matters
+            calibration_cache_path=f"{folder}/ranges.json",
+            **onnxruntime_arguments(recipe),
+        )
+    return count_quantized(model, variant_path)

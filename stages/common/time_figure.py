@@ -1,0 +1,93 @@
+"""The figure of where a call's time goes, layer by layer, in the baseline and in every variant.
+
+How to read it: a bar is a call; a coloured piece is the same layer in all bars, so a piece that is longer than in the
+fp32 bar is where a variant loses time, a shorter one where it gains; the largest such difference stands behind the
+bar. Hatched pieces are conversions between types and layouts, which the fp32 model mostly does without. A bar that
+would dwarf the others is cut.
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+
+# Okabe and Ito's colours, told apart by colour-blind readers, too.
+LAYER_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
+OTHER_LAYERS, CONVERSION, NO_KERNEL = "#999999", "#F0E442", "#FFFFFF"
+CONVERSIONS = ("quantize", "dequantize", "layout")
+CUT = 3.5  # times the baseline's call
+
+
+def draw_times(path, *, model, batch, profiles):
+    """Draw the median microseconds by layer as one stacked bar a variant; `profiles`: {variant: LayerTimes}."""
+    pieces = {variant: _pieces(times) for variant, times in profiles.items()}
+    layers = list(dict.fromkeys(layer for found in pieces.values() for layer in found["layers"]))
+    coloured = _most_telling(layers, pieces)
+    totals = {
+        variant: sum(found["layers"].values()) + found["conversions"] + found["rest"]
+        for variant, found in pieces.items()
+    }
+    limit = CUT * totals["fp32"]
+    figure = Figure(figsize=(11, 1.9 + 0.45 * len(pieces)), layout="constrained")
+    axes = figure.subplots()
+    for place, (variant, found) in enumerate(pieces.items()):
+        left = 0.0
+        for width, style in _in_order(found, layers, coloured):
+            axes.barh(place, width, left=left, height=0.7, edgecolor="black", linewidth=0.5, **style)
+            left += width
+        words = f"{totals[variant]:,.0f} us{_difference(found, pieces['fp32'])}"
+        if left > limit:
+            axes.text(limit, place, f"cut: {words} ", va="center", ha="right", fontsize=9, backgroundcolor="white")
+        else:
+            axes.text(left, place, f"  {words}", va="center", fontsize=9)
+    axes.set_xlim(0, min(limit, 1.5 * max(totals.values())))
+    axes.set_yticks(range(len(pieces)), list(pieces))
+    axes.invert_yaxis()
+    axes.set_xlabel("microseconds of a call by layer, medians over the rounds")
+    axes.set_title(
+        f"{model}, batch {batch}: where the time of a call goes, and the layer that changes most", loc="left"
+    )
+    axes.spines[["top", "right"]].set_visible(False)
+    _legend(axes, [layer for layer in layers if layer in coloured], coloured)
+    figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
+
+
+def _difference(found, baseline):
+    """Return the layer that differs most from the baseline, and by how much, in brackets; nothing for the baseline."""
+    differences = {layer: found["layers"].get(layer, 0) - time for layer, time in baseline["layers"].items()}
+    layer = max(differences, key=lambda name: abs(differences[name]), default=None)
+    return f" ({layer} {differences[layer]:+,.0f})" if layer and differences[layer] else ""
+
+
+def _pieces(times):
+    layers = {layer: float(np.median(value)) for (layer, kind), value in times.times.items() if kind == "layer"}
+    conversions = sum(float(np.median(times.total(kind))) for kind in CONVERSIONS)
+    rest = max(0.0, float(np.median(times.total("other") + times.no_kernel)))
+    return {"layers": layers, "conversions": conversions, "rest": rest}
+
+
+def _most_telling(layers, pieces):
+    """Return {layer: colour} of those that differ most from the baseline in some variant, in the order of the graph."""
+
+    def difference(layer):
+        baseline = pieces["fp32"]["layers"].get(layer, 0)
+        return max(abs(found["layers"].get(layer, 0) - baseline) for found in pieces.values())
+
+    chosen = sorted(layers, key=difference, reverse=True)[: len(LAYER_COLOURS)]
+    return dict(zip([layer for layer in layers if layer in chosen], LAYER_COLOURS, strict=False))
+
+
+def _in_order(found, layers, coloured):
+    for layer in layers:
+        if layer in coloured:
+            yield found["layers"].get(layer, 0), {"color": coloured[layer]}
+    yield sum(width for layer, width in found["layers"].items() if layer not in coloured), {"color": OTHER_LAYERS}
+    yield found["conversions"], {"color": CONVERSION, "hatch": "////"}
+    yield found["rest"], {"color": NO_KERNEL}
+
+
+def _legend(axes, layers, coloured):
+    handles = [axes.barh(0, 0, color=coloured[layer], edgecolor="black", linewidth=0.5) for layer in layers]
+    handles += [axes.barh(0, 0, color=OTHER_LAYERS, edgecolor="black", linewidth=0.5)]
+    handles += [axes.barh(0, 0, color=CONVERSION, hatch="////", edgecolor="black", linewidth=0.5)]
+    handles += [axes.barh(0, 0, color=NO_KERNEL, edgecolor="black", linewidth=0.5)]
+    words = [*layers, "all other layers", "quantize, dequantize, layout", "no node"]
+    axes.legend(handles, words, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
