@@ -222,6 +222,19 @@ class Benchmark(Section):
     seed: Seed
 
 
+class Sensitivity(Section):
+    variant: Name
+    images: list[Count] = Field(min_length=1)
+    seeds: Annotated[int, Field(ge=2)]
+    test_images: Count
+
+    @model_validator(mode="after")
+    def each_size_once(self):
+        if len(set(self.images)) < len(self.images):
+            raise ValueError("`images` names a size twice")
+        return self
+
+
 class Params(Section):
     dataset: Name
     fetch_data: dict[Name, FetchData]
@@ -235,6 +248,7 @@ class Params(Section):
     verify_load: VerifyLoad
     evaluate: Evaluate
     benchmark: Benchmark
+    sensitivity: dict[Name, Sensitivity]
 
 
 def check_params(params, root):
@@ -271,6 +285,7 @@ def _what_does_not_belong_together(params, root):
     yield from _models_and_their_files(params, root)
     yield from _calibration_methods(params)
     yield from _calibration_set(params, root)
+    yield from _sensitivity(params)
     if params["export"]["opset"] < 13 and params["train"]:
         for name, recipe in params["calibrate_quantize"].items():
             if recipe.get("per_channel") and recipe["quant_format"] == "QDQ":
@@ -345,6 +360,16 @@ def _calibration_methods(params):
             yield f"`{where}` has {how['num_bins']} `num_bins` and {how['num_quantized_bins']} `num_quantized_bins`, which leaves the search one threshold, and that is MinMax: ask for more `num_bins`"
 
 
+def _sensitivity(params):
+    for name, plan in params["sensitivity"].items():
+        if name not in params["models"]:
+            yield f"`sensitivity` names the model `{name}`, which is not in `models`: {nearest(name, params['models'])}"
+        elif plan["test_images"] > params["models"][name]["evaluate"]["images"]:
+            yield f"`sensitivity.{name}.test_images` is {plan['test_images']}, and the baseline predicts {params['models'][name]['evaluate']['images']} (`models.{name}.evaluate.images`): ask for fewer"
+        if plan["variant"] not in params["calibrate_quantize"]:
+            yield f"`sensitivity.{name}.variant` is `{plan['variant']}`, which is no recipe of `calibrate_quantize`: {nearest(plan['variant'], params['calibrate_quantize'])}"
+
+
 def _calibration_set(params, root):
     dataset = params["dataset"]
     path = root / "data" / dataset / "train-images.npy"
@@ -358,6 +383,8 @@ def _calibration_set(params, root):
     else:
         yield f"`dataset` is `{dataset}`, which `fetch_data` does not fetch, and data/{dataset}/train-images.npy is missing: put the arrays there"
         return
-    for where, section, _ in _calibrate_sections(params):
-        if available is not None and section.get("images", 0) > available:
-            yield f"`{where}.images` is {section['images']} and the dataset has {available} training images: ask for fewer"
+    wanted = {where: section["images"] for where, section, _ in _calibrate_sections(params) if "images" in section}
+    wanted |= {f"sensitivity.{model}": max(plan["images"]) for model, plan in params["sensitivity"].items()}
+    for where, images in wanted.items():
+        if available is not None and images > available:
+            yield f"`{where}.images` is {images} and the dataset has {available} training images: ask for fewer"
