@@ -135,7 +135,7 @@ class Export(Section):
 def _method(value):
     if value == "Distribution":
         raise ValueError(
-            "Distribution gives scales for float8 only; with int8 onnxruntime takes the ends of its histogram, which MinMax with `symmetric: true` says"
+            "Distribution gives scales for float8 only; with int8 onnxruntime takes the ends of its histogram: write MinMax with `symmetric: true`, which is the same"
         )
     return value
 
