@@ -6,8 +6,6 @@ gain or lose is what this machine's noise can do.
     python -m stages.benchmark cnn models/cnn/onnx metrics/verify-load/cnn ... (see dvc.yaml)
 """
 
-import csv
-import io
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +15,7 @@ from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
 from stages.common.statistics import ratio_interval
 from stages.common.timing import CALL_COLUMNS, measure, round_medians
-from stages.common.workspace import UserError, read_metrics, read_params, run_main, write_metrics, write_text
+from stages.common.workspace import UserError, read_metrics, read_params, run_main, write_metrics, write_table
 
 BASELINE, CONTROL = "fp32", "fp32-again"
 
@@ -92,9 +90,7 @@ def main(model, onnx_folder, verified_folder, images_path, metrics_path, calls_p
     write_metrics(
         metrics_path, {model: {**ordered, **conditions, "rounds": settings["rounds"], "threads": settings["threads"]}}
     )
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([CALL_COLUMNS, *rows])
-    write_text(calls_path, text.getvalue())
+    write_table(calls_path, CALL_COLUMNS, rows)
     print(f"{model}: {len(rows):,} calls of {len(paths)} files in {settings['rounds']} rounds")
     for variant, cells in ordered.items():
         print(

@@ -5,14 +5,11 @@ Writes plots/{latency,accuracy,changes}.png and two small tables for `dvc plots 
     python -m stages.plot plots/latency.png plots/accuracy.png ... (see dvc.yaml)
 """
 
-import csv
-import io
-
 import matplotlib.pyplot as plt
 
 from stages.common import figures
 from stages.common.results import load_results
-from stages.common.workspace import read_params, run_main, whole_file, write_text
+from stages.common.workspace import read_params, run_main, whole_file, write_table
 
 
 def latency_rows(results, variants):
@@ -44,21 +41,14 @@ def save_figure(figure, path):
     plt.close(figure)
 
 
-def save_table(path, header, rows):
-    """Save a table as CSV."""
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *rows])
-    write_text(path, text.getvalue())
-
-
 def main(latency_png, accuracy_png, changes_png, latency_csv, accuracy_csv):
     models, variants = list(read_params("models")), read_params("variants")
     results = load_results(".", models, variants)
     save_figure(figures.latency_figure(results, variants), latency_png)
     save_figure(figures.accuracy_figure(results, variants), accuracy_png)
     save_figure(figures.changes_figure(results, variants), changes_png)
-    save_table(latency_csv, ["row", "model", "variant", "batch", "time_ratio"], latency_rows(results, variants))
-    save_table(
+    write_table(latency_csv, ["row", "model", "variant", "batch", "time_ratio"], latency_rows(results, variants))
+    write_table(
         accuracy_csv, ["row", "model", "variant", "accuracy_change_points", "changed"], accuracy_rows(results, variants)
     )
     print(f"plots/: {len(models)} networks, {len(variants)} variants, 3 figures")

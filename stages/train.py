@@ -6,8 +6,6 @@ parameters give the same bytes on the same machine.
     python -m stages.train cnn data/.../train-images.npy ... (see dvc.yaml)
 """
 
-import csv
-import io
 import os
 
 # OpenMP reads this when torch is loaded. By default its threads spin while they wait: beside other work on the same
@@ -21,7 +19,7 @@ from tqdm import tqdm
 
 from stages.common.images import check_finite, load_images, load_labels, to_input
 from stages.common.networks import ARCHITECTURES
-from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics, write_text
+from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics, write_table
 
 
 def train(train_set, test_set, scaling, *, architecture, epochs, batch_size, learning_rate, seed, threads):
@@ -80,13 +78,10 @@ def test(network, dataset, scaling, batch_size=500):
     return total / len(dataset[0])
 
 
-def curve_csv(history, quantity, columns):
-    """Return the curve of a quantity ("loss", "accuracy") as CSV: a row an epoch, training and test images."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["epoch", f"train_{quantity}", f"test_{quantity}"])
-    writer.writerows([row[0], *(f"{row[column]:.6f}" for column in columns)] for row in history)
-    return text.getvalue()
+def write_curve(path, history, quantity, columns):
+    """Write a quantity ("loss", "accuracy") by epoch, for training and test images, from `columns` of the history."""
+    rows = [[row[0], *(f"{row[column]:.6f}" for column in columns)] for row in history]
+    write_table(path, ["epoch", f"train_{quantity}", f"test_{quantity}"], rows)
 
 
 def main(
@@ -108,8 +103,8 @@ def main(
         # An open file: given a path, torch stores the file's name in the archive.
         torch.save(network.state_dict(), file)
     write_metrics(metrics_path, {model: {"test_accuracy": history[-1][-1], "epochs": params["epochs"]}})
-    write_text(loss_path, curve_csv(history, "loss", (1, 2)))
-    write_text(accuracy_path, curve_csv(history, "accuracy", (3, 4)))
+    write_curve(loss_path, history, "loss", (1, 2))
+    write_curve(accuracy_path, history, "accuracy", (3, 4))
     print(f"{model}: test accuracy {history[-1][-1]:.2%} after {params['epochs']} epochs")
 
 

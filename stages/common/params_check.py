@@ -165,7 +165,7 @@ class Export(Section):
 def _method(value):
     if value == "Distribution":
         raise ValueError(
-            "Distribution gives scales for float8 only; with int8 onnxruntime takes the ends of its histogram, which MinMax with `symmetric: true` says"
+            "Distribution gives scales for float8 only; with int8 onnxruntime takes the ends of its histogram: write MinMax with `symmetric: true`, which is the same"
         )
     return value
 
@@ -262,6 +262,19 @@ class Explain(Section):
     time: ExplainTime
 
 
+class Sensitivity(Section):
+    variant: Name
+    images: list[Count] = Field(min_length=1)
+    seeds: Annotated[int, Field(ge=2)]
+    test_images: Count
+
+    @model_validator(mode="after")
+    def each_size_once(self):
+        if len(set(self.images)) < len(self.images):
+            raise ValueError("`images` names a size twice")
+        return self
+
+
 class Params(Section):
     dataset: Name
     fetch_data: dict[Name, FetchData]
@@ -276,6 +289,7 @@ class Params(Section):
     evaluate: Evaluate
     benchmark: Benchmark
     explain: Explain
+    sensitivity: dict[Name, Sensitivity]
 
 
 def check_params(params, root):
@@ -343,6 +357,7 @@ def _what_does_not_belong_together(params, root):
     yield from _images_asked_for(params, root)
     if params["explain"]["layers_of"] not in params["calibrate_quantize"]:
         yield f"`explain.layers_of` is `{params['explain']['layers_of']}`, which is no static recipe: {nearest(params['explain']['layers_of'], params['calibrate_quantize'])}"
+    yield from _sensitivity(params)
     if params["export"]["opset"] < 13 and params["train"]:
         for name, recipe in params["calibrate_quantize"].items():
             if recipe.get("per_channel") and recipe["quant_format"] == "QDQ":
@@ -424,6 +439,9 @@ def _images_asked_for(params, root):
         if calibrate["batch_size"] > calibrate["images"]:
             yield f"`{where}.batch_size` is {calibrate['batch_size']} and `{where}.images` is {calibrate['images']}: make the batch no larger than the set"
         wanted["train"][f"{where}.images"] = calibrate["images"]
+    for name, plan in params["sensitivity"].items():
+        wanted["train"][f"sensitivity.{name}.images"] = max(plan["images"])
+        wanted["test"][f"sensitivity.{name}.test_images"] = plan["test_images"]
     for name, settings in params["train"].items():
         wanted["train"][f"train.{name}.batch_size"] = settings["batch_size"]
     for name, settings in params["models"].items():
@@ -447,3 +465,13 @@ def _stored_images(path):
         return len(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, TypeError, OSError, EOFError):
         return None
+
+
+def _sensitivity(params):
+    for name, plan in params["sensitivity"].items():
+        if name not in params["models"]:
+            yield f"`sensitivity` names the model `{name}`, which is not in `models`: {nearest(name, params['models'])}"
+        elif plan["test_images"] > params["models"][name]["evaluate"]["images"]:
+            yield f"`sensitivity.{name}.test_images` is {plan['test_images']}, and the baseline predicts {params['models'][name]['evaluate']['images']} (`models.{name}.evaluate.images`): ask for fewer"
+        if plan["variant"] not in params["calibrate_quantize"]:
+            yield f"`sensitivity.{name}.variant` is `{plan['variant']}`, which is no recipe of `calibrate_quantize`: {nearest(plan['variant'], params['calibrate_quantize'])}"

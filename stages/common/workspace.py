@@ -3,6 +3,8 @@
 The module is a dependency of every stage, so it stays small: a change here reruns the pipeline.
 """
 
+import csv
+import io
 import json
 import math
 import os
@@ -85,6 +87,13 @@ def write_text(path, text):
     """Write a text file (UTF-8, whole or not at all)."""
     with whole_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8", newline="\n")
+
+
+def write_table(path, columns, rows):
+    """Write rows as CSV with a header line (whole or not at all)."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
+    write_text(path, text.getvalue())
 
 
 def write_metrics(path, metrics):

@@ -29,9 +29,9 @@ MEMORY_BOUND, TIME_BOUND = 1.15, 2.0
 
 def calibrate_images(preprocessed_path, images_path, scaling, *, images, method, batch_size=BATCH_SIZE):
     """Run the pipeline's calibration; return (seconds, peak resident memory of this process in MB)."""
-    from stages.common.static_quantization import calibrate  # noqa: PLC0415 -- the process that asks is to stay small
     from stages.common.calibration import draw_indices  # noqa: PLC0415
     from stages.common.images import load_images  # noqa: PLC0415
+    from stages.common.static_quantization import calibrate  # noqa: PLC0415 -- the process that asks is to stay small
 
     indices = draw_indices(seed=0, images=images, available=len(load_images(images_path)))
     start = time.perf_counter()

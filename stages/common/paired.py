@@ -1,0 +1,63 @@
+"""The paired comparison of two sets of predictions of the same images: what changed, in which direction, for which class."""
+
+import numpy as np
+
+from stages.common.statistics import accuracy_change_interval, mcnemar_p
+
+CHANGED_COLUMNS = ["image", "label", "fp32_label", "variant_label"]
+CLASS_COLUMNS = ["label", "images", "fp32_accuracy", "accuracy", "lost", "gained", "neutral"]
+
+
+def compare(logits, baseline, labels):
+    """Return the paired comparison of a variant's logits (N, classes) with the baseline's, for labels (N,).
+
+    `lost`: the baseline right, the variant wrong; `gained`: the reverse; `neutral`: both wrong, different labels.
+    """
+    predicted, expected = logits.argmax(1), baseline.argmax(1)
+    right, was_right = predicted == labels, expected == labels
+    lost, gained = int((was_right & ~right).sum()), int((right & ~was_right).sum())
+    changed = int((predicted != expected).sum())
+    change, low, high = accuracy_change_interval(
+        int((right & was_right).sum()), lost, gained, int((~right & ~was_right).sum())
+    )
+    return {
+        "accuracy": float(right.mean()),
+        "accuracy_change": change,
+        "change_low": low,
+        "change_high": high,
+        "mcnemar_p": mcnemar_p(lost, gained),
+        "argmax_agreement": float((predicted == expected).mean()),
+        "changed": changed,
+        "lost": lost,
+        "gained": gained,
+        "neutral": changed - lost - gained,
+        "max_abs_logit_difference": float(np.abs(logits - baseline).max()),
+        "images": len(labels),
+    }
+
+
+def changed_table(logits, baseline, labels):
+    """Return CHANGED_COLUMNS rows, one a changed prediction."""
+    predicted, expected = logits.argmax(1), baseline.argmax(1)
+    return [
+        [image, labels[image], expected[image], predicted[image]] for image in np.flatnonzero(predicted != expected)
+    ]
+
+
+def class_table(logits, baseline, labels):
+    """Return CLASS_COLUMNS rows, one a class."""
+    rows = []
+    for label in np.unique(labels):
+        chosen = labels == label
+        metrics = compare(logits[chosen], baseline[chosen], labels[chosen])
+        before = metrics["accuracy"] - metrics["accuracy_change"]
+        rows.append(
+            [
+                label,
+                metrics["images"],
+                f"{before:.4f}",
+                f"{metrics['accuracy']:.4f}",
+                *(metrics[key] for key in ("lost", "gained", "neutral")),
+            ]
+        )
+    return rows

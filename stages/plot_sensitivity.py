@@ -1,0 +1,93 @@
+"""Draw the change of accuracy against the number of calibration images, one dot a calibration draw.
+
+How to read it. Each dot is the same recipe calibrated on other images; the dots of a column differ in nothing else, so
+their height is what the draw alone does to accuracy, and a bar is their mean. The band is the test set's own doubt about
+the recipe as it is in params.yaml (the diamond), Newcombe's 95 % interval: a difference between two variants that is
+smaller than the dots scatter may be the draw, and one that is smaller than the band cannot be told from none on this test
+set. Columns that get narrower from left to right say that more calibration images steady the result; columns of the same
+height say that they do not. A column that lies lower costs accuracy.
+
+    python -m stages.plot_sensitivity cnn static-u8s8 metrics/sensitivity/cnn.json plots/sensitivity/cnn.csv ... (see dvc.yaml)
+"""
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+
+from stages.common.workspace import read_metrics, run_main, whole_file
+
+BLUE, SKY_BLUE, VERMILION, GREY = (
+    "#0072B2",
+    "#56B4E9",
+    "#D55E00",
+    "#666666",
+)  # Okabe and Ito's; grey for what is not data
+WIDTH = 0.16  # of a column, in decades of the number of images
+
+
+def draw_figure(title, draws, metrics):
+    """Return the figure. `draws`: fields images, seed, accuracy_change; `metrics`: those of the variant."""
+    figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    recipe, counts = metrics["recipe"], np.unique(draws["images"])
+    low, high = 100 * recipe["change_low"], 100 * recipe["change_high"]
+    axes.axhspan(
+        low, high, color=SKY_BLUE, alpha=0.2, linewidth=0, label="95 % interval of the recipe's change (test set)"
+    )
+    axes.axhline(0, color=GREY, linewidth=0.8)
+    last = draws["seed"].max()
+
+    def place(images, seed):
+        """Return where a draw stands: side by side in its column, in the order of seeds."""
+        return images * 10 ** (WIDTH * (np.minimum(seed / last, 1) - 0.5))
+
+    changes = 100 * draws["accuracy_change"]
+    axes.scatter(
+        place(draws["images"], draws["seed"]),
+        changes,
+        s=18,
+        color=BLUE,
+        alpha=0.7,
+        linewidth=0,
+        label="one calibration draw",
+    )
+    means = [100 * metrics[f"images_{count}"]["mean_change"] for count in counts]
+    edges = counts * 10 ** (-WIDTH / 2), counts * 10 ** (WIDTH / 2)
+    axes.hlines(means, *edges, color="black", linewidth=1.5, label="mean of the draws")
+    own = place(recipe["images"], recipe["seed"]), 100 * recipe["accuracy_change"]
+    axes.plot(*own, "D", color=VERMILION, markersize=6, label="the recipe's own draw")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.set_xlabel("calibration images (log scale)")
+    axes.set_ylabel("change of accuracy from fp32\n(percentage points)")
+    figure.suptitle(title, x=0.01, ha="left", fontsize=10)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
+    return figure
+
+
+def title_of(model, variant, metrics):
+    """Return what is seen, the draw's share beside the test set's, and below it what these two numbers are."""
+    recipe, counts = metrics["recipe"], [int(name.split("_")[1]) for name in metrics if name.startswith("images_")]
+    nearest = min(counts, key=lambda count: abs(count - recipe["images"]))
+    of_draws, half = metrics[f"images_{nearest}"], (recipe["change_high"] - recipe["change_low"]) / 2
+    return (
+        f"Other calibration images move accuracy by ±{200 * of_draws['spread']:.2f} points, other test images by ±{100 * half:.2f}\n"
+        f"{model} {variant}: two standard deviations over {of_draws['seeds']} draws of {nearest:,}; 95 % interval from {metrics['test_images']:,}"
+    )
+
+
+def main(model, variant, metrics_path, draws_path, figure_path):
+    metrics = read_metrics(metrics_path)[model][variant]
+    columns = ("images", "seed", "accuracy_change")
+    draws = np.genfromtxt(draws_path, delimiter=",", names=True, usecols=columns, dtype=None)
+    figure = draw_figure(title_of(model, variant, metrics), draws, metrics)
+    with whole_file(figure_path) as temporary:
+        figure.savefig(temporary, format="png", metadata={"Software": None})
+    print(f"{figure_path}: {len(draws)} draws")
+
+
+if __name__ == "__main__":
+    run_main(main)

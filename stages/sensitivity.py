@@ -1,0 +1,124 @@
+"""Repeat calibrate, quantize and evaluate over many draws of the calibration set: how much of a change is the draw?
+
+A variant is one draw of calibration images. This stage makes the same recipe from other draws, of several sizes, and
+compares each with the baseline. The spread over seeds is what the draw alone does to accuracy; beside it stands the
+interval of the recipe's own change, which is what the test set leaves open for a single draw.
+
+    python -m stages.sensitivity cnn static-u8s8 models/cnn/preprocessed.onnx ... (see dvc.yaml)
+"""
+
+import hashlib
+import statistics
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from tqdm import tqdm
+
+from stages.common.calibration import draw_indices
+from stages.common.calibration_settings import calibration_settings
+from stages.common.cpu import usable_cores
+from stages.common.image_ranges import minmax_of_sets
+from stages.common.images import load_images, load_labels
+from stages.common.paired import compare
+from stages.common.runtime import predict_images
+from stages.common.static_quantization import calibrate, quantize
+from stages.common.workspace import read_params, run_main, write_metrics, write_table
+
+COLUMNS = ["images", "seed", "accuracy", "accuracy_change", "changed", "lost", "gained", "file_sha256"]
+
+
+def find_ranges(preprocessed_path, images_path, sets, scaling, *, op_types, method, batch_size, **options):
+    """Return the ranges of every set of image indices, as `calibrate` finds them; MinMax runs each image once only."""
+    files, how = (preprocessed_path, images_path), {"op_types": op_types, "batch_size": batch_size}
+    if method == "MinMax" and not options["moving_average"]:
+        return minmax_of_sets(*files, sets, scaling, symmetric=options["symmetric"], **how)
+    every = tqdm(sets, "ranges", disable=None)
+    return [calibrate(*files, indices, scaling, method=method, **how, **options) for indices in every]
+
+
+def compare_files(preprocessed_path, all_ranges, recipe, compare_file):
+    """Quantize with each of the ranges; return [(first digits of the file's SHA-256, what `compare_file(path)` returns)].
+
+    A file that was there before is not compared again. Files are made in groups, so that few lie on the disk at a time.
+    """
+    digests, compared = [], {}
+    cores = usable_cores()
+    with ThreadPoolExecutor(cores) as pool, tqdm(total=len(all_ranges), desc="draws", disable=None) as bar:
+        for start in range(0, len(all_ranges), 4 * cores):
+            with tempfile.TemporaryDirectory() as folder:
+                group = [
+                    quantized(preprocessed_path, folder, ranges, recipe)
+                    for ranges in all_ranges[start : start + 4 * cores]
+                ]
+                new = {path.stem: path for path in group if path.stem not in compared}
+                compared |= zip(new, pool.map(compare_file, new.values()), strict=True)
+            digests += [path.stem for path in group]
+            bar.update(len(group))
+    return [(digest, compared[digest]) for digest in digests]
+
+
+def quantized(preprocessed_path, folder, ranges, recipe):
+    """Return the path of a quantized file in `folder`, named by the first digits of its SHA-256."""
+    path = Path(folder) / "draw.onnx"
+    quantize(preprocessed_path, path, ranges, **recipe)
+    return path.rename(path.with_name(hashlib.sha256(path.read_bytes()).hexdigest()[:12] + ".onnx"))
+
+
+def summarize(rows):
+    """Return {images_<n>: {mean_change, spread, worst_change, best_change, seeds, distinct_models}} from the table's rows.
+
+    Changes are of accuracy, as a fraction; `spread` is their standard deviation over seeds.
+    """
+    metrics = {}
+    for images in dict.fromkeys(row[0] for row in rows):
+        changes = [row[3] for row in rows if row[0] == images]
+        metrics[f"images_{images}"] = {
+            "mean_change": statistics.fmean(changes),
+            "spread": statistics.stdev(changes),
+            "worst_change": min(changes),
+            "best_change": max(changes),
+            "seeds": len(changes),
+            "distinct_models": len({row[-1] for row in rows if row[0] == images}),
+        }
+    return metrics
+
+
+def main(
+    model, variant, preprocessed_path, train_path, test_path, labels_path, baseline_path, metrics_path, draws_path
+):
+    plan, scaling = read_params(f"sensitivity.{model}"), read_params(f"models.{model}.input")
+    settings, recipe = read_params("evaluate"), read_params(f"calibrate_quantize.{variant}")
+    own, how = calibration_settings(read_params("calibrate"), recipe.pop("calibrate", {}))
+    count = plan["test_images"]
+    labels = load_labels(labels_path, len(load_images(test_path)))[:count]
+    baseline = np.load(baseline_path, allow_pickle=False)["logits"][:count]
+
+    def compare_file(path):
+        return compare(predict_images(path, test_path, scaling, images=count, **settings), baseline, labels)
+
+    draws = [{"images": images, "seed": seed} for images in plan["images"] for seed in range(plan["seeds"])]
+    sets = [draw_indices(**draw, available=len(load_images(train_path))) for draw in [*draws, own]]
+    op_types = recipe.get("op_types_to_quantize")
+    ranges = find_ranges(preprocessed_path, train_path, sets, scaling, op_types=op_types, **how)
+    *results, (_, of_recipe) = compare_files(preprocessed_path, ranges, recipe, compare_file)
+    rows = [
+        [draw["images"], draw["seed"], *(comparison[key] for key in COLUMNS[2:-1]), digest]
+        for draw, (digest, comparison) in zip(draws, results, strict=True)
+    ]
+    interval = {key: of_recipe[key] for key in ("accuracy_change", "change_low", "change_high")}
+    metrics = summarize(rows) | {"recipe": own | interval, "test_images": count}
+    write_metrics(metrics_path, {model: {variant: metrics}})
+    write_table(draws_path, COLUMNS, rows)
+    for name, of_draws in summarize(rows).items():
+        print(
+            f"{model} {variant}, {name}: accuracy {of_draws['mean_change']:+.3%} on average, spread {of_draws['spread']:.3%}"
+        )
+    print(
+        f"{model} {variant}, test set: {interval['change_low']:+.2%} to {interval['change_high']:+.2%} for the recipe's draw"
+    )
+
+
+if __name__ == "__main__":
+    run_main(main)
