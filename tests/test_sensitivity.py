@@ -150,7 +150,10 @@ def test_the_title_says_what_the_draw_and_the_test_set_are_worth():
         ({"variant": "dynamic-qint8"}, r"no recipe of `calibrate_quantize`"),
         ({"seeds": 1}, r"`sensitivity\.cnn\.seeds` is 1"),
         ({"images": [10, 10]}, "names a size twice"),
-        ({"images": [70_000]}, r"`sensitivity\.cnn\.images` is 70000 and data/fashion-mnist/train-images.npy has 60000"),
+        (
+            {"images": [70_000]},
+            r"`sensitivity\.cnn\.images` is 70000 and data/fashion-mnist/train-images.npy has 60000",
+        ),
         ({"test_images": 10_001}, r"`sensitivity\.cnn\.test_images` is 10001"),
     ],
 )
