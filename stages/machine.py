@@ -9,6 +9,7 @@ that verify-load asks for are installed under the environment's prefix if they a
 
 import os
 import platform
+import shutil
 import subprocess
 import sys
 from importlib.metadata import PackageNotFoundError, version
@@ -74,7 +75,9 @@ def install(runtime, folder):
         result, message = None, f"no answer in {INSTALL_SECONDS} s"
     if result is None or result.returncode != 0:
         print(f"warning: onnxruntime {runtime} could not be installed ({message}); loading there is not checked")
+        shutil.rmtree(temporary, ignore_errors=True)
         return False
+    shutil.rmtree(folder, ignore_errors=True)  # what another tool left half
     os.replace(temporary, folder)
     return True
 

@@ -118,6 +118,13 @@ def test_a_batch_larger_than_the_dataset_is_refused(model, workspace):
         benchmark.main(*model)
 
 
+def test_images_that_are_not_finite_are_refused_before_anything_is_timed(model, tmp_path):
+    """NaN and denormal numbers take other times than images do."""
+    np.save(tmp_path / "nan.npy", np.full((9, 1, 28, 28), np.nan, np.float32))
+    with pytest.raises(UserError, match=r"nan.npy has \d+ non-finite values, the first in image 0: mend or remove"):
+        benchmark.main(*model[:3], tmp_path / "nan.npy", *model[4:])
+
+
 HOLD = """
 import sys, time
 from stages.common.machine_lock import machine_lock

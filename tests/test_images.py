@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from stages.common.images import check_finite, input_batches, load_images, load_labels, to_input
+from stages.common.images import check_finite, first_input, input_batches, load_images, load_labels, to_input
 from stages.common.workspace import UserError
 
 AS_STORED = {"scale": 1, "mean": 0, "std": 1, "channels": 1, "repeat": 1}
@@ -87,6 +87,15 @@ def test_the_image_that_is_not_finite_is_named_by_its_place_in_the_file(saved):
     ):
         with pytest.raises(UserError, match="has 1 non-finite values, the first in image 7:"):
             run()
+
+
+def test_the_first_images_are_taken_or_all_if_there_are_fewer_and_have_to_be_finite(saved):
+    images = np.arange(5, dtype=np.float32).reshape(5, 1, 1, 1)
+    assert first_input(saved(images), 3, **AS_STORED).ravel().tolist() == [0, 1, 2]
+    assert len(first_input(saved(images), 9, **AS_STORED)) == 5
+    images[2] = np.nan
+    with pytest.raises(UserError, match="has 1 non-finite values, the first in image 2:"):
+        first_input(saved(images), 3, **AS_STORED)
 
 
 def test_memory_does_not_grow_with_the_number_of_images(saved):

@@ -12,7 +12,7 @@ import yaml
 from onnxruntime.quantization import registry
 
 from stages import machine
-from stages.common.params_check import DYNAMIC_OP_TYPES, STATIC_OP_TYPES, Train, check_params
+from stages.common.params_check import DYNAMIC_OP_TYPES, STATIC_OP_TYPES, Input, Train, check_params
 from stages.common.workspace import UserError, load_params, run_main
 
 RECIPE = "calibrate_quantize.static-u8s8"
@@ -323,8 +323,6 @@ def test_a_large_number_with_an_exponent_is_read_as_dvc_reads_it(tmp_path):
 def test_a_mean_and_std_of_each_channel_are_accepted():
     from_list = {"scale": 1.0, "mean": [0.4, 0.5, 0.6], "std": [0.2, 0.2, 0.2], "channels": 3, "repeat": 8}
     from_number = {"scale": 1, "mean": 0, "std": 1, "channels": 3, "repeat": 1}
-    from stages.common.params_check import Input  # noqa: PLC0415 -- a subject of this test alone
-
     assert Input(**from_list).mean == [0.4, 0.5, 0.6] and Input(**from_number).std == 1
 
 

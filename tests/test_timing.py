@@ -2,6 +2,7 @@
 
 import csv
 import io
+import time
 from collections import Counter
 
 import numpy as np
@@ -122,8 +123,6 @@ def test_wall_clock_time_is_measured(fp32):
         get_outputs = get_inputs
 
         def run(self, outputs, feed):
-            import time  # noqa: PLC0415 -- a stand-in for waiting
-
             time.sleep(0.01)
 
     assert all(10_000_000 <= nanoseconds < 1e9 for nanoseconds in timing.time_calls(Slow(), None, 2))

@@ -157,9 +157,9 @@ def verified(workspace, params, scaling, repository, dataset):
     Path("stages").symlink_to(repository / "stages")
     write_metrics("metrics/machine.json", {"runtimes": {"onnxruntime_9_9_9": 0}})
 
-    def run(path, variant="v", runtimes=(), strict=False):
+    def run(path, variant="v", runtimes=(), strict=False, images=dataset / "test-images.npy"):
         workspace({"verify_load.runtimes": list(runtimes), "verify_load.strict": strict})
-        verify_load.main("cnn", variant, path, dataset / "test-images.npy", "metrics.json", "text.txt")
+        verify_load.main("cnn", variant, path, images, "metrics.json", "text.txt")
         return read_metrics("metrics.json")["cnn"][variant], Path("text.txt").read_text()
 
     return run
@@ -200,6 +200,12 @@ def test_not_working_is_an_error_for_the_baseline_and_where_strict_asks_for_it(
         "take the variant out of params.yaml or mend it."
     )
     assert not Path("metrics.json").exists() and not Path("text.txt").exists()
+
+
+def test_an_image_that_is_not_finite_is_no_fault_of_the_file(verified, fp32, tmp_path):
+    np.save(tmp_path / "nan.npy", np.full((9, 1, 28, 28), np.nan, np.float32))
+    with pytest.raises(UserError, match=r"nan.npy has \d+ non-finite values, the first in image 0: mend or remove"):
+        verified(fp32, images=tmp_path / "nan.npy")
 
 
 def test_an_int8_file_that_is_larger_than_fp32_is_reported_as_it_is(verified, fp32, preprocessed, batch):
