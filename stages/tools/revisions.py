@@ -67,6 +67,6 @@ class Revision:
         return info and info["entry"].hash_info and info["entry"].hash_info.value
 
     def _how_to_get(self, path):
-        stage = self.lock.maker(path)
-        command = f"`dvc repro --pull {stage}`" if stage else f"`dvc pull {path}`"
+        stage, pull = self.lock.maker(path), f"`dvc pull {path}`"
+        command = f"`dvc repro {stage}` (or {pull}, where a remote has it)" if stage else pull
         return command if self.commit is None else f"`git checkout {self.commit[:7]}` and {command}"

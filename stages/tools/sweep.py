@@ -19,25 +19,31 @@ from stages.tools.sweep_points import FAILED, FINISHED, LOST, RUNNING, WAITING, 
 
 ADVICE = {
     LOST: "the worker ended: `dvc queue kill {name}`, and queue it again",
-    WAITING: "not started: `dvc queue start -j 2`",
+    WAITING: "not started, `dvc queue start -j 2` starts it",
     RUNNING: "not finished yet",
 }
 
 
 def summarize(points, models=(), variants=()):
     """Return the summary of Points as text."""
+    if len(points) == 1:
+        return (
+            "no experiments of this commit: queue some, `dvc exp run --queue -S 'calibrate.seed=range(0,8)' evaluate`"
+        )
     finished = [point for point in points if point.state == FINISHED]
-    keys, unchanged = varying(finished), []
+    keys, unchanged, unswept = varying(finished), [], []
     text = [state_line(points[1:]), *missing(points), *doubles(points)]
     for model, variant in dict.fromkeys(pair for point in finished for pair in point.results):
         if model in (models or [model]) and variant in (variants or [variant]):
             own = [point for point in finished if (model, variant) in point.results]
-            if len(own) > 1 and len({point.md5[model, variant] for point in own}) == 1:
+            if len(distinct(own)) == 1:
+                unswept.append(f"{model} {variant}")
+            elif len({point.md5[model, variant] for point in own}) == 1:
                 unchanged.append(f"{model} {variant}")
             else:
                 text.append(block(own, keys, (model, variant)))
-    if unchanged:
-        text.append(f"\nthe same file in every point: {', '.join(unchanged)}")
+    text += [f"\nthe same file in every point: {', '.join(unchanged)}"] if unchanged else []
+    text += [f"\nevaluated in one point only: {', '.join(unswept)}"] if unswept else []
     return "\n".join(text)
 
 

@@ -39,7 +39,7 @@ def draw(points, path, parameter=None, models=(), variants=()):
         return "no variant differs between points: no figure"
     save(panels, parameter, path)
     left_out = sum(point.state == FINISHED for point in distinct(points)) - len(chosen)
-    return f"\n{path}: {len(panels)} variants against {parameter}" + (
+    return f"\n{path}: {len(panels)} panel{'s' * (len(panels) > 1)} against {parameter}" + (
         f"; {left_out} points that differ from the commit in other parameters are left out" if left_out else ""
     )
 
@@ -77,7 +77,7 @@ def save(panels, parameter, path):
     columns = min(COLUMNS, len(panels))
     rows = math.ceil(len(panels) / columns)
     figure, axes = pyplot.subplots(
-        rows, columns, figsize=(1 + 3.6 * columns, 0.9 + 2.4 * rows), sharex=True, sharey=True, squeeze=False, dpi=150
+        rows, columns, figsize=(1 + 3.6 * columns, 1 + 2.4 * rows), sharex=True, sharey=True, squeeze=False, dpi=150
     )
     variants = list(dict.fromkeys(variant for _, variant in panels))
     for axis, ((model, variant), own) in zip(axes.flat, panels.items(), strict=False):
@@ -90,9 +90,7 @@ def save(panels, parameter, path):
         axes[last, column].tick_params(labelbottom=True)
     for axis in axes[:, 0]:
         axis.set_ylabel("change, points")
-    figure.suptitle(
-        "Accuracy change against fp32, with the 95 % interval of the test set; hollow: the commit", fontsize=10
-    )
+    figure.suptitle("Accuracy change against fp32\n95 % interval of the test set; hollow: the commit", fontsize=9)
     figure.tight_layout()
     with whole_file(path) as temporary:
         figure.savefig(temporary, format="png")

@@ -1,13 +1,14 @@
 """The points of a sweep: what `dvc exp show`, `dvc queue status` and each experiment's dvc.lock know of them."""
 
 import json
+import os
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import psutil
 
-from stages.common.workspace import UserError
+from stages.common.workspace import UserError, parse_yaml
 from stages.tools.lockfile import Lock
 
 FINISHED, FAILED, LOST, RUNNING, WAITING = "finished", "failed", "lost", "running", "waiting"
@@ -32,24 +33,30 @@ class Point:
 def collect():
     """Return the Points of the current commit, the commit itself first, then its experiments, oldest first."""
     *_, commit = json.loads(ask("dvc", "exp", "show", "--json"))
+    queue = ask("dvc", "queue", "status")
+    working = "Worker status: 0 active, 0 idle" not in queue
     points = [finished_point(f"{commit['name'] or commit['rev'][:7]} (HEAD)", commit["rev"], commit["data"])]
     shown = {}
     for experiment in commit["experiments"] or []:
-        shown.setdefault(experiment["name"], point_of(experiment))
-    return points + list(shown.values())[::-1] + lost_points(set(shown), commit["rev"])
+        shown.setdefault(experiment["name"], point_of(experiment, working))
+    return points + list(shown.values())[::-1] + lost_points(queue, set(shown), commit["rev"])
 
 
-def point_of(experiment):
-    """Return the Point of an experiment of `dvc exp show --json`, whose last revision comes first."""
+def point_of(experiment, working):
+    """Return the Point of an experiment of `dvc exp show --json`; `working`: is there a queue worker?
+
+    DVC calls an experiment running for good when its process was killed.
+    """
     last, executor = experiment["revs"][0], experiment["executor"] or {"state": "success"}
     if executor["state"] == "success":
         return finished_point(experiment["name"], last["rev"], last["data"])
     process = executor["local"] or {}
     state = {"failed": FAILED, "queued": WAITING, "running": RUNNING}[executor["state"]]
-    if state == RUNNING and not psutil.pid_exists(process.get("pid") or -1):  # DVC says "Running" for good
+    if state == RUNNING and not (working and psutil.pid_exists(process.get("pid") or os.getpid())):
         state = LOST
     reason = last_words(process.get("log")) if state == FAILED else ""
-    return Point(experiment["name"] or last["rev"][:7], state, parameters_of(last["data"]), reason=reason)
+    asked = parse_yaml(show_file(last["rev"], "params.yaml") or b"", "params.yaml")  # what the queue has in its stash
+    return Point(experiment["name"] or last["rev"][:7], state, dict(flatten(asked)), reason=reason)
 
 
 def finished_point(name, revision, data):
@@ -67,7 +74,7 @@ def finished_point(name, revision, data):
 
 def parameters_of(data):
     """Return {dotted key: value} of params.yaml in `dvc exp show`'s data; lists are values."""
-    return dict(flatten((data or {}).get("params", {}).get("params.yaml", {}).get("data", {})))
+    return dict(flatten(data["params"]["params.yaml"]["data"]))
 
 
 def flatten(value, key=""):
@@ -79,10 +86,10 @@ def flatten(value, key=""):
         yield key, value
 
 
-def lost_points(shown, head):
-    """Return Points of tasks that the queue calls successful and of which no experiment is left."""
+def lost_points(queue, shown, head):
+    """Return Points of tasks of this commit that the queue calls successful and of which no experiment is left."""
     points = []
-    for line in ask("dvc", "queue", "status").splitlines():
+    for line in queue.splitlines():
         task, name, *_, status = line.split() or ["", "", ""]
         if status == "Success" and name not in shown and git("rev-parse", f"{task}^1") == f"{head}\n".encode():
             points.append(Point(name, LOST, {}))

@@ -1,0 +1,349 @@
+"""What the summary of a sweep promises, and the recipes of the README on a small pipeline of the same shape."""
+
+import itertools
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from stages.common.workspace import UserError
+from stages.tools.lockfile import Lock
+from stages.tools.revisions import NotStored, Revision
+from stages.tools.sweep import summarize
+from stages.tools.sweep_figure import draw, positions
+from stages.tools.sweep_points import FAILED, FINISHED, LOST, WAITING, Point, collect
+
+REPOSITORY = Path(__file__).parents[1]
+STATIC, DYNAMIC = ("cnn", "static-u8s8"), ("cnn", "dynamic-qint8")
+
+
+def evaluation(change):
+    return {
+        "accuracy": 0.9 + change,
+        "accuracy_change": change,
+        "change_low": change - 0.001,
+        "change_high": change + 0.001,
+        "changed": 40,
+    }
+
+
+def point(name, seed, change=0.0, md5=None, state=FINISHED, **more):
+    """Return a Point whose static variant depends on the seed and whose dynamic variant does not."""
+    results = {STATIC: evaluation(change), DYNAMIC: evaluation(0.0)} if state == FINISHED else {}
+    files = {STATIC: md5 or f"md5 of {seed}", DYNAMIC: "md5"}
+    return Point(name, state, {"calibrate.seed": seed, "calibrate.images": 200}, results, files, **more)
+
+
+def test_points_without_a_result_are_counted_and_named_with_the_reason():
+    failed = point("bad", 2, state=FAILED, reason="error: ask for fewer.")
+    text = summarize([point("main (HEAD)", 0), point("good", 1), failed, point("gone", 3, state=LOST)])
+    assert "3 experiments of this commit: 1 finished, 1 failed, 1 lost" in text
+    assert "failed: bad (calibrate.seed=2): error: ask for fewer." in text
+    assert "lost: gone (calibrate.seed=3)" in text and "dvc queue kill gone" in text
+
+
+def test_a_point_that_was_queued_twice_is_seen_and_counts_once():
+    points = [point("main (HEAD)", 0), point("a", 1, 0.001), point("b", 1, 0.001), point("c", 2, 0.002)]
+    text = summarize(points)
+    assert "the same point: a, b" in text
+    assert "3 different points: change +0.100 on average" in text
+    assert "byte for byte" not in text
+
+
+def test_equal_bytes_of_different_points_are_named():
+    text = summarize([point("main (HEAD)", 0, md5="x"), point("a", 1, md5="x"), point("b", 2, md5="y")])
+    assert "the same file, byte for byte: main (HEAD), a" in text
+    assert "the same file in every point: cnn dynamic-qint8" in text
+
+
+def test_parameters_that_do_not_vary_are_not_columns():
+    text = summarize([point("main (HEAD)", 0), point("a", 1), point("b", 2)])
+    assert "calibrate.seed" in text and "calibrate.images" not in text
+
+
+def test_points_are_ordered_by_number_not_by_text():
+    text = summarize([point("main (HEAD)", 10), point("a", 9), point("b", 100)])
+    assert text.index("\n  a ") < text.index("\n  main") < text.index("\n  b ")
+
+
+def test_the_figure_has_points_along_one_parameter_and_is_whole(tmp_path):
+    other = point("other", 2)
+    other.parameters["calibrate.images"] = 400
+    points = [point("main (HEAD)", 0), point("a", 1), point("b", 2), other, point("c", 3, state=WAITING)]
+    sentence = draw(points, tmp_path / "sweep.png")
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert "1 panel against calibrate.seed" in sentence and "1 points" in sentence
+    assert [path.name for path in tmp_path.iterdir()] == ["sweep.png"]
+
+
+def test_a_parameter_that_is_constant_cannot_be_an_axis(tmp_path):
+    points = [point("main (HEAD)", 0), point("a", 1)]
+    with pytest.raises(UserError, match=r"`calibrate.method` is the same in all points.*calibrate.seed"):
+        draw(points, tmp_path / "sweep.png", "calibrate.method")
+    assert draw(points[:1], tmp_path / "sweep.png") == "no parameter varies: no figure"
+
+
+def test_names_become_places_on_the_axis_and_numbers_stay():
+    assert positions([3, 1]) == ([3, 1], None)
+    assert positions(["MinMax", "Entropy", "MinMax"]) == ([0, 1, 0], ["MinMax", "Entropy"])
+
+
+# A pipeline of the product's shape whose stages take no time. `count` notes which stage ran; `calibrate.images` above
+# 1000 fails; with one calibration image every seed makes the same file.
+PIPELINE = """
+stages:
+  train:
+    cmd: python work.py train models/cnn/onnx/fp32.onnx
+    deps: [work.py]
+    params: [train]
+    outs: [models/cnn/onnx/fp32.onnx]
+  calibrate-quantize:
+    matrix: {model: [cnn], variant: [static-s8s8, static-u8s8]}
+    cmd: python work.py calibrate-quantize models/${item.model}/onnx/${item.variant}.onnx
+    deps: [work.py, "models/${item.model}/onnx/fp32.onnx"]
+    params: [calibrate]
+    outs: ["models/${item.model}/onnx/${item.variant}.onnx"]
+  evaluate:
+    matrix: {model: [cnn], variant: [static-s8s8, static-u8s8]}
+    cmd: >-
+      python work.py evaluate models/${item.model}/predictions/${item.variant}.npz
+      metrics/evaluate/${item.model}/${item.variant}.json ${item.variant}
+    deps: [work.py, "models/${item.model}/onnx/${item.variant}.onnx"]
+    params: [evaluate]
+    outs: ["models/${item.model}/predictions/${item.variant}.npz"]
+    metrics: [{"metrics/evaluate/${item.model}/${item.variant}.json": {cache: false}}]
+  benchmark:
+    foreach: [cnn]
+    do:
+      cmd: python work.py benchmark metrics/benchmark/${item}.json
+      deps: [work.py, "models/${item}/onnx"]
+      metrics: [{"metrics/benchmark/${item}.json": {cache: false}}]
+"""
+WORK = """
+import json, os, sys, time
+from pathlib import Path
+import yaml
+stage, *paths = sys.argv[1:]
+params = yaml.safe_load(Path("params.yaml").read_text())
+start = time.time()
+for path in paths[:2]:
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+seed, images = params["calibrate"]["seed"], params["calibrate"]["images"]
+if stage == "train":
+    Path(paths[0]).write_text(f"trained for {params['train']['epochs']}")
+elif stage == "calibrate-quantize":
+    if images > 1000:
+        sys.exit(f"error: calibrate.images is {images}: ask for fewer.")
+    Path(paths[0]).write_text(f"{Path('models/cnn/onnx/fp32.onnx').read_text()}, {seed if images > 1 else ''} {images}")
+elif stage == "evaluate":
+    Path(paths[0]).write_text(f"predictions {seed} {images} {params['evaluate']['threads']}")
+    change = seed / 1000
+    numbers = {"accuracy": 0.9 + change, "accuracy_change": change, "change_low": change - 0.001,
+               "change_high": change + 0.001, "changed": seed}
+    Path(paths[1]).write_text(json.dumps({"cnn": {paths[2]: numbers}}))
+elif stage == "benchmark":
+    from stages.common.machine_lock import machine_lock
+    with machine_lock():
+        start = time.time()
+        time.sleep(1.0)
+        Path(paths[0]).write_text(json.dumps({"cnn": {"seed": seed}}))
+        end = time.time()
+with open(os.environ["COUNT_FILE"], "a") as count:
+    model = Path("models/cnn/onnx/fp32.onnx")
+    linked = model.is_symlink() or model.stat().st_nlink > 1
+    count.write(json.dumps([stage, start, end if stage == "benchmark" else time.time(), linked]) + chr(10))
+"""
+
+
+@pytest.fixture
+def pipeline(tmp_path, monkeypatch):
+    """The small pipeline, run once and committed, in the current folder; stages append to $COUNT_FILE."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COUNT_FILE", str(tmp_path.parent / f"{tmp_path.name}.count"))
+    monkeypatch.setenv("TMPDIR", str(tmp_path.parent))  # the machine's lock is there
+    monkeypatch.setenv("PYTHONPATH", str(REPOSITORY))
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    shell(
+        "git init -q -b main && git config user.email test@example.invalid && git config user.name test && dvc init -q"
+    )
+    shell("dvc config core.autostage true && dvc config cache.type reflink,hardlink,symlink,copy")
+    Path("dvc.yaml").write_text(PIPELINE)
+    Path("work.py").write_text(WORK)
+    Path(".gitignore").write_text("/models/**/*.onnx\n/models/**/*.npz\n")
+    parameters(epochs=2, seed=0, images=200, threads=1)
+    shell("dvc repro -q && git add . && git commit -qm base")
+    stages_run()
+    return tmp_path
+
+
+def parameters(*, epochs, seed, images, threads):
+    sections = ["dataset: none", f"train: {{epochs: {epochs}}}", f"calibrate: {{seed: {seed}, images: {images}}}"]
+    gaps = "\n\n\n\n".join([*sections, f"evaluate: {{threads: {threads}}}"])  # far apart, so that Git merges them
+    Path("params.yaml").write_text(f"{gaps}\n")
+
+
+def shell(command):
+    return subprocess.run(command, shell=True, check=True, capture_output=True, text=True).stdout  # noqa: S602 -- recipes as a user types them
+
+
+def stages_run():
+    """Return the stages that ran since the last call as (name, start, end, is the trained model a link?)."""
+    file = Path(os.environ["COUNT_FILE"])
+    lines = file.read_text().splitlines() if file.exists() else []
+    file.unlink(missing_ok=True)
+    return [tuple(yaml.safe_load(line)) for line in lines]
+
+
+def start(workers):
+    """Start queue workers. They inherit the output of the command, so that capturing it would wait for their end."""
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run(["dvc", "queue", "start", "-j", str(workers)], check=True, **quiet)
+
+
+def work_off(workers):
+    start(workers)
+    waits = re.compile(r"\b(Queued|Running)$", re.MULTILINE)
+    wait_for(lambda: not waits.search(shell("dvc queue status")), seconds=240)
+
+
+@pytest.mark.slow
+def test_a_queued_sweep_of_one_target_is_summarized_truly(pipeline, capsys):
+    """Eight points on two workers: one fails, one is queued twice, two make the same file; no benchmark runs."""
+    shell("dvc exp run --queue -S 'calibrate.seed=range(1,4)' evaluate@cnn-static-u8s8")
+    shell("dvc exp run --queue -S calibrate.images=99999999 evaluate@cnn-static-u8s8")
+    shell("dvc exp run --queue -S calibrate.seed=2 evaluate@cnn-static-u8s8")
+    shell("dvc exp run --queue -S calibrate.seed=1,2 -S calibrate.images=1 evaluate@cnn-static-u8s8")
+    work_off(workers=2)
+    assert {stage for stage, *_ in stages_run()} == {"calibrate-quantize", "evaluate"}
+    points = collect()
+    assert [point.state for point in points].count(FINISHED) == 7
+    text = summarize(points)
+    assert "7 experiments of this commit: 6 finished, 1 failed, 0 lost" in text
+    assert "calibrate.images=99999999): error: calibrate.images is 99999999: ask for fewer." in text
+    assert text.count("the same point: ") == 1
+    assert text.count("byte for byte: ") == 1
+    assert (
+        "evaluated in one point only: cnn static-s8s8" in text
+    )  # `dvc exp show` prints its old numbers in every point
+    twice = [point for point in points if point.parameters["calibrate.seed"] == 2 and point.md5]
+    assert twice[0].md5 == twice[1].md5
+
+
+@pytest.mark.slow
+def test_the_group_evaluate_is_a_target_and_leaves_the_benchmark_out(pipeline):
+    shell("dvc exp run --queue -S calibrate.seed=1 evaluate")
+    shell("dvc exp run --queue -S calibrate.seed=2 evaluate@cnn-static-s8s8 evaluate@cnn-static-u8s8")
+    work_off(workers=1)
+    ran = [stage for stage, *_ in stages_run()]
+    assert sorted(ran) == ["calibrate-quantize"] * 4 + ["evaluate"] * 4
+
+
+@pytest.mark.slow
+def test_two_workers_never_benchmark_at_once_and_copy_no_data(pipeline):
+    shell("dvc exp run --queue -S 'calibrate.seed=range(1,4)' benchmark@cnn")
+    work_off(workers=2)
+    runs = sorted(run[1:] for run in stages_run() if run[0] == "benchmark")
+    assert len(runs) == 3
+    assert all(end <= start for (_, end, _), (start, *_) in itertools.pairwise(runs))
+    assert all(linked for *_, linked in runs)
+
+
+@pytest.mark.slow
+def test_a_point_whose_worker_was_killed_is_lost_not_running(pipeline):
+    shell("dvc exp run --queue -S calibrate.seed=5 benchmark@cnn")
+    held = subprocess.Popen([sys.executable, "-c", HOLD], stdout=subprocess.PIPE, text=True)
+    try:
+        assert held.stdout.readline() == "held\n"
+        start(workers=1)
+        running = wait_for(lambda: [p for p in shell_processes() if "exec-run" in p.cmdline()])
+        for process in [running[0].parent(), *running[0].children(recursive=True), running[0]]:
+            process.kill()
+    finally:
+        held.kill()
+        held.wait()
+    assert [(p.state, p.parameters["calibrate.seed"]) for p in collect()[1:]] == [(LOST, 5)]
+
+
+HOLD = """
+from stages.common.machine_lock import machine_lock
+import time
+with machine_lock():
+    print("held", flush=True)
+    time.sleep(300)
+"""
+
+
+def shell_processes():
+    """Return the processes whose command line names this repository: its experiments."""
+    import psutil  # noqa: PLC0415 -- one test needs it
+
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if any(str(Path.cwd()) in argument for argument in process.cmdline()):
+                found.append(process)
+        except psutil.Error:
+            continue
+    return found
+
+
+def wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < deadline, f"still waiting after {seconds} s"
+        time.sleep(0.5)
+    return value
+
+
+@pytest.mark.slow
+def test_the_way_out_of_a_conflict_in_the_lock_file_trains_nothing(pipeline):
+    """One branch trains longer, the other calibrates on other images; both have run, and their lock files conflict."""
+    shell("git switch -qc longer")
+    parameters(epochs=3, seed=0, images=200, threads=1)
+    shell("dvc repro -q && git commit -qam longer && git switch -q main && dvc checkout -q && git switch -qc other")
+    parameters(epochs=2, seed=7, images=200, threads=1)
+    shell("dvc repro -q && git commit -qam other")
+    stages_run()
+    merge = subprocess.run(["git", "merge", "longer"], capture_output=True, text=True, check=False)
+    assert "CONFLICT (content): Merge conflict in dvc.lock" in merge.stdout
+    shell("git checkout --ours dvc.lock metrics")
+    shell("dvc repro -q && git add . && git commit -qm merged")
+    ran = [stage for stage, *_ in stages_run()]
+    assert "train" not in ran  # from the run cache
+    assert ran.count("calibrate-quantize") == 2  # this seed after that training: neither branch had it
+    assert "changed" not in shell("dvc status")
+    assert Path("models/cnn/onnx/static-u8s8.onnx").read_text() == "trained for 3, 7 200"
+
+
+@pytest.mark.slow
+def test_a_result_is_stale_when_its_parameters_or_what_it_was_made_from_changed(pipeline):
+    """Of the real dvc.lock, with a dependency on a folder, whose hash must be DVC's own."""
+    benchmark, metrics = "metrics/benchmark/cnn.json", "metrics/evaluate/cnn/static-s8s8.json"
+    assert Revision("HEAD").lock.stale_because(benchmark) is None
+    parameters(epochs=2, seed=4, images=200, threads=1)
+    shell("dvc repro -q evaluate@cnn-static-u8s8 && git commit -qam partial")
+    lock = Revision("HEAD").lock
+    assert lock.stale_because("metrics/evaluate/cnn/static-u8s8.json") is None
+    assert lock.stale_because(metrics) == "calibrate.seed is 4 and it ran with 0"
+    assert lock.stale_because(benchmark) == "models/cnn/onnx is newer"
+    Path("work.py").write_text(f"{WORK}# a comment\n")
+    assert "work.py" in Revision("workspace").lock.code_changed(metrics)
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_message_bring_missing_predictions_back(pipeline):
+    path = "models/cnn/predictions/static-u8s8.npz"
+    md5 = Lock(lambda name: Path(name).read_bytes()).md5(path)
+    parameters(epochs=2, seed=4, images=200, threads=1)
+    shell("dvc repro -q && git commit -qam next")
+    Path(f".dvc/cache/files/md5/{md5[:2]}/{md5[2:]}").unlink()
+    with pytest.raises(NotStored, match="get it with") as missing:
+        Revision("HEAD~1").read(path)
+    checkout, repro, _ = str(missing.value).split("`")[1::2]
+    shell(f"{checkout} && {repro} && git checkout -q main")
+    assert Revision("HEAD~1").read(path) == b"predictions 0 200 1"
