@@ -16,9 +16,9 @@ import numpy as np
 import onnx
 
 from stages.calibrate_quantize import quantize
-from stages.common.changed_figures import draw_changed, draw_margins
+from stages.common.changed_figures import draw_changed, draw_margins, margins
 from stages.common.images import input_batches, load_images, load_labels
-from stages.common.layer_effects import layer_effects, margins
+from stages.common.layer_effects import layer_effects
 from stages.common.quantization_noise import activation_noise, weight_sqnr
 from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics, write_text
 
@@ -51,7 +51,7 @@ def layer_table(preprocessed, weights, tensors, effects):
         for name in node.input:
             readers.setdefault(name, []).append(node)
     for node in preprocessed.graph.node:
-        layer, tensor = node.name or node.output[0], node.output[0]
+        layer, tensor = node.name, node.output[0]
         if layer in effects or layer in weights:
             followers = readers.get(tensor, [])
             if tensor not in tensors and len(followers) == 1:

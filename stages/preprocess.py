@@ -21,6 +21,21 @@ def preprocess(onnx_path, preprocessed_path):
         ) from None
     except Exception as error:  # onnxruntime raises plain Exception where shape inference cannot finish
         raise UserError(f"quant_pre_process failed on {onnx_path}: {' '.join(str(error).split())}.") from error
+    name_nodes(preprocessed_path)
+
+
+def name_nodes(path):
+    """Name the nodes of a model file that have no name, or another's, after their first output.
+
+    Recipes exclude nodes, and explanations speak of layers, by name.
+    """
+    model, taken, renamed = onnx.load(path), set(), False
+    for node in model.graph.node:
+        if not node.name or node.name in taken:
+            node.name, renamed = node.output[0], True
+        taken.add(node.name)
+    if renamed:
+        onnx.save(model, path)
 
 
 def main(onnx_path, preprocessed_path):

@@ -11,7 +11,7 @@ import numpy as np
 
 from stages.common.optimized_graph import GRAPH_INPUT, family_of, runs_in_integers
 
-LEAST_PERCENT = 1.0
+LEAST_PERCENT = 2.0
 RESOLUTION_US = 0.5  # a node; the trace counts whole microseconds
 CONFIDENCE = 0.97  # 11 rounds: between the second smallest and the second largest, so that a disturbed round is let off
 FEW_CHANNELS = 4  # a dot product of 4 fills one lane of the int8 instructions

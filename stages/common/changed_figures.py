@@ -9,10 +9,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from stages.common.layer_effects import margins
-
 ALL_COLOUR, LOST_COLOUR, GAINED_COLOUR, NEUTRAL_COLOUR = "#0072B2", "#D55E00", "#009E73", "#E69F00"
 COLUMNS, MOST_IMAGES = 8, 48
+
+
+def margins(logits):
+    """Return the largest minus the second largest logit of each row: (N, classes) -> (N,)."""
+    top = np.partition(logits, -2, axis=1)
+    return top[:, -1] - top[:, -2]
 
 
 def _save(figure, path):

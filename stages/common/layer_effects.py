@@ -3,7 +3,6 @@
 import tempfile
 from pathlib import Path
 
-import numpy as np
 import onnx
 from tqdm import tqdm
 
@@ -47,9 +46,3 @@ def quantized_layers(preprocessed_path, ranges, recipe, path):
     quantize(preprocessed_path, path, ranges, **recipe)
     left = set(float_layers(onnx.load(path)))
     return [layer for layer in float_layers(onnx.load(preprocessed_path)) if layer not in left]
-
-
-def margins(logits):
-    """Return the largest minus the second largest logit of each row: (N, classes) -> (N,)."""
-    top = np.partition(logits, -2, axis=1)
-    return top[:, -1] - top[:, -2]

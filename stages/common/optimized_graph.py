@@ -48,14 +48,13 @@ class Original:
 
     @classmethod
     def of(cls, model):
-        """Return the Original of a ModelProto. A node without a name goes by its first output."""
+        """Return the Original of a preprocessed ModelProto, whose nodes all have names of their own."""
         graph, self = model.graph, cls()
         self.weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
         self.inputs = {value.name for value in graph.input} - set(self.weights)
         for node in graph.node:
-            name = node.name or node.output[0]
-            self.nodes[name] = node
-            self.producer |= dict.fromkeys(node.output, name)
+            self.nodes[node.name] = node
+            self.producer |= dict.fromkeys(node.output, node.name)
         return self
 
     def parents(self, name):

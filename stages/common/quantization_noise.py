@@ -40,16 +40,15 @@ def weight_sqnr(model, quantized):
     tensors = {tensor.name: tensor for tensor in quantized.graph.initializer}
     dequantized = {node.output[0]: node for node in quantized.graph.node if node.op_type == "DequantizeLinear"}
     floats = {tensor.name: tensor for tensor in model.graph.initializer}
-    readers = {node.name or node.output[0]: node for node in quantized.graph.node if node.op_type in LAYER_TYPES}
+    readers = {node.name: node for node in quantized.graph.node if node.op_type in LAYER_TYPES}
     found = {}
     for node in model.graph.node:
-        reader = readers.get(node.name) or readers.get(node.output[0])
-        if node.op_type not in LAYER_TYPES or node.input[1] not in floats or reader is None:
+        if node.name not in readers or node.input[1] not in floats:
             continue
-        stored = dequantized.get(reader.input[1])
+        stored = dequantized.get(readers[node.name].input[1])
         if stored is not None and stored.input[0] in tensors:
             weights = numpy_helper.to_array(floats[node.input[1]])
-            found[node.name or node.output[0]] = decibels(*energies(weights, dequantize(stored, tensors)))
+            found[node.name] = decibels(*energies(weights, dequantize(stored, tensors)))
     return found
 
 

@@ -1,0 +1,159 @@
+"""Causes name what the profile shows, the largest first, and nothing that it does not show."""
+
+import platform
+
+import numpy as np
+import onnx
+import pytest
+from small_models import images_for, make_variants, save_plain, save_residual
+
+from stages.common.causes import LayerTimes, find_causes, median_interval
+from stages.common.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
+from stages.common.profile import Profile, measure_profiles
+from stages.common.quantization import float_layers
+
+ROUNDS = 11
+
+
+def profile_of(paths, preprocessed, *, batch=32, seconds=4):
+    """Return (profiles, nodes, original, layers, weighted layers) of files with the layers of a preprocessed model."""
+    model, folder = onnx.load(preprocessed), preprocessed.parent
+    original, inputs = Original.of(model), {batch: images_for(preprocessed, batch)}
+    graphs = {name: save_optimized(path, folder / "optimized.onnx", threads=1) for name, path in paths.items()}
+    nodes = {name: map_nodes(graph, original) for name, graph in graphs.items()}
+    profiles, _ = measure_profiles(paths, graphs, inputs, rounds=ROUNDS, seconds=seconds, threads=1)
+    return profiles, nodes, original, group_layers(original, nodes.values()), float_layers(model)
+
+
+def causes_of(paths, preprocessed, *, batch=32, seconds=4):
+    """Return {variant: causes} of files, from a real profile."""
+    profiles, nodes, original, layers, weighted = profile_of(paths, preprocessed, batch=batch, seconds=seconds)
+    times = {name: LayerTimes(profiles[name, batch], nodes[name], layers) for name in paths}
+    return {name: find_causes(name, batch, times, original, weighted) for name in paths}
+
+
+@pytest.fixture
+def plain(tmp_path):
+    """A preprocessed model: conv_1, relu, pool, conv_2, relu, pool, flatten, fc."""
+    return make_variants(save_plain(tmp_path / "onnx" / "fp32.onnx", width=32))[1]
+
+
+def test_the_layer_that_is_known_to_be_slower_is_named_first(plain, tmp_path):
+    wide = save_plain(tmp_path / "wide.onnx", width=32, kernel=7)  # the same nodes, conv_2 with 7x7 for 3x3
+    first = causes_of({"fp32": plain, "wide": wide}, plain)["wide"][0]
+    assert (first["layer"], first["kind"]) == ("conv_2", "layer")
+    assert first["microseconds"] > 0
+    assert first["cause"].startswith("convolution conv_2: ")
+    assert "slower as Conv on float" in first["cause"]
+
+
+def test_no_cause_is_invented_for_a_copy_of_the_baseline(plain):
+    assert causes_of({"fp32": plain, "copy": plain}, plain)["copy"] == []
+
+
+def test_the_baseline_has_no_causes(plain):
+    assert causes_of({"fp32": plain}, plain, seconds=0.5)["fp32"] == []
+
+
+# From here on times are made, so that the right answer is known to the microsecond.
+
+
+def times(nodes, *microseconds, wall=0.0, seed=0, noise=0.003):
+    """Return LayerTimes whose nodes take the given times in every round, give or take some noise."""
+    noise = np.random.default_rng(seed).normal(1, noise, (ROUNDS, len(nodes)))
+    values = np.array(microseconds) * noise
+    sums = values.sum(axis=1)
+    profile = Profile(values, sums, sums + wall, sums.min(), sums.min() + wall, ["float"] * len(nodes), 0, 100)
+    return LayerTimes(profile, nodes, {name: name for name in ("conv_1", "pool_1", "conv_2", "fc")})
+
+
+def layer(name, op_type, source=None):
+    return Node(name, op_type, "layer", name, "NCHWc", source)
+
+
+FLOAT = [layer("conv_1", "Conv"), layer("pool_1", "MaxPool"), layer("conv_2", "Conv"), layer("fc", "Gemm")]
+INTEGER = [
+    Node("q", "QuantizeLinear", "quantize", "input", "", None),
+    layer("conv_1", "QLinearConv"),
+    layer("pool_1", "MaxPool"),
+    layer("conv_2", "QLinearConv"),
+    layer("fc", "QGemm"),
+    Node("dq", "DequantizeLinear", "dequantize", "fc", "", None),
+]
+BASELINE = (52.0, 21.0, 254.0, 60.0)
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    return Original.of(onnx.load(save_plain(tmp_path_factory.mktemp("original") / "fp32.onnx")))
+
+
+def find(original, **profiles):
+    return find_causes("int8", 32, profiles, original, ["conv_1", "conv_2", "fc"])
+
+
+def test_causes_are_ranked_by_the_microseconds_that_they_explain(original):
+    found = find(original, fp32=times(FLOAT, *BASELINE), int8=times(INTEGER, 8, 408, 21, 109, 60, 12, seed=1))
+    assert [cause["layer"] or cause["kind"] for cause in found] == ["conv_1", "conv_2", "dequantize", "quantize"]
+    assert [cause["microseconds"] for cause in found] == pytest.approx([356, -145, 12, 8], abs=2)
+
+
+def test_a_sentence_says_which_layer_how_much_and_how_it_ran(original):
+    baseline, integer = times(FLOAT, *BASELINE, noise=0), times(INTEGER, 8, 408, 21, 109, 60, 12, noise=0)
+    assert [cause["cause"] for cause in find(original, fp32=baseline, int8=integer)] == [
+        "first convolution conv_1 with 1 input channel: 356 us slower as QLinearConv on float in NCHWc than as Conv on float in NCHWc",
+        "convolution conv_2: 145 us faster as QLinearConv on float in NCHWc than as Conv on float in NCHWc",
+        "1 DequantizeLinear, 12 us of it after fc: 12 us slower",
+        "1 QuantizeLinear, 8 us of it of the input: 8.0 us slower",
+    ]
+
+
+def test_a_difference_within_the_noise_of_the_rounds_is_no_cause(original):
+    baseline, noisy = times(FLOAT, *BASELINE), times(FLOAT, *BASELINE, seed=1)
+    noisy.times["conv_2", "layer"] = noisy.times["conv_2", "layer"] + np.where(np.arange(ROUNDS) % 3, 60, -60)
+    assert find(original, fp32=baseline, int8=noisy) == []
+
+
+def test_a_disturbed_round_neither_makes_a_cause_nor_hides_one(original):
+    baseline, slower = times(FLOAT, *BASELINE), times(FLOAT, 52, 21, 300, 60, seed=1)
+    baseline.times["conv_2", "layer"][3] += 5000
+    slower.times["pool_1", "layer"][7] += 5000
+    assert [cause["layer"] for cause in find(original, fp32=baseline, int8=slower)] == ["conv_2"]
+
+
+def test_layers_left_in_floating_point_are_held_against_the_variant_that_runs_them_in_integers(original):
+    partly = times([FLOAT[0], FLOAT[1], layer("conv_2", "Conv"), FLOAT[3]], 52, 21, 254, 60, seed=1)
+    fully = times(INTEGER, 8, 60, 21, 109, 20, 3, seed=2)
+    found = find(original, fp32=times(FLOAT, *BASELINE), int8=partly, full=fully)
+    cause = next(cause for cause in found if cause["kind"] == "float-layers")
+    assert cause["cause"].startswith("3 of 3 layers with weights in floating point")
+    assert cause["cause"].endswith("than in integers in full")
+    assert cause["microseconds"] == pytest.approx(52 + 254 + 60 - 60 - 109 - 20, abs=3)
+
+
+def test_time_outside_of_all_nodes_is_a_cause_of_its_own(original):
+    found = find(original, fp32=times(FLOAT, *BASELINE), int8=times(FLOAT, *BASELINE, wall=100, seed=1))
+    assert [(cause["kind"], cause["microseconds"]) for cause in found] == [("other", pytest.approx(100, abs=3))]
+
+
+def test_the_interval_of_eleven_rounds_leaves_out_one_round_at_either_end():
+    assert median_interval(np.arange(11.0)) == (1, 9)
+
+
+def test_the_interval_of_few_rounds_is_their_range():
+    assert median_interval(np.array([5.0, 1.0, 3.0])) == (1, 5)
+
+
+@pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the rule is of x86's kernels")
+def test_signed_inputs_are_given_as_the_reason_where_they_tell_float_and_integer_layers_apart(tmp_path):
+    paths, preprocessed, _ = make_variants(save_residual(tmp_path / "onnx" / "fp32.onnx"))
+    paths = {name: paths[name] for name in ("fp32", "s8s8", "u8s8")}
+    profiles, nodes, original, layers, weighted = profile_of(paths, preprocessed, seconds=0.1)
+    for (name, _), profile in profiles.items():  # the types are real, the times made: integers are quicker
+        profile.nodes[:] = [300 if node.op_type == "Conv" else 100 for node in nodes[name]]
+        profile.wall[:] = profile.sums[:] = profile.nodes.sum(axis=1)
+    times = {name: LayerTimes(profiles[name, 32], nodes[name], layers) for name in paths}
+    assert (
+        "2 of 5 convolutions in floating point (their inputs are int8, those of the integer ones uint8): "
+        "400 us slower than in integers in u8s8"
+    ) in [cause["cause"] for cause in find_causes("s8s8", 32, times, original, weighted)]

@@ -1,0 +1,136 @@
+"""The two explain stages, run whole on a small network in a workspace of their own."""
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import yaml
+from small_models import U8S8, images_for, make_variants, save_plain
+
+from stages import explain, explain_accuracy
+from stages.common.runtime import predict_images
+from stages.common.session_memory import session_bytes
+from stages.common.workspace import UserError
+
+SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}
+OUTPUTS = {
+    "time": ["optimized", "causes.json", "explain.json", "time.csv", "time.png"],
+    "accuracy": ["accuracy.json", "layers.csv", "changed.png", "margins.png"],
+}
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    """A folder with a model, its variants, images, predictions, and what earlier stages say of them."""
+    root = tmp_path_factory.mktemp("workspace")
+    paths, preprocessed, ranges = make_variants(save_plain(root / "onnx" / "fp32.onnx"))
+    variants = [name for name in paths if name != "fp32"]
+    np.save(root / "images.npy", images_for(preprocessed, 64))
+    np.save(root / "labels.npy", np.arange(64) % 10)
+    for name in ("fp32", "u8s8"):
+        logits = predict_images(paths[name], root / "images.npy", SCALING, images=64, batch_size=32, threads=1)
+        np.savez(root / f"{name}.npz", logits=logits)
+    np.savez(root / "nothing.npz", logits=np.zeros((0, 10), np.float32))
+    for name in variants:
+        write(root / "verified" / f"{name}.json", {"small": {name: {"finite": int(name != "qoperator")}}})
+    write(root / "benchmark.json", {"small": {"u8s8": {"batch_8": {"speedup": 1000.0}}}})
+    bounds = {name: [float(low), float(high)] for name, (low, high) in ranges.items()}
+    write(root / "ranges.json", {"ranges": bounds})
+    params = {
+        "models": {"small": {"input": SCALING, "benchmark": {"batches": [8, 1]}, "explain": {"images": 64, "noise_images": 16}}},
+        "explain": {"time": {"rounds": 3, "seconds": 1.0}},
+        "benchmark": {"threads": 1},
+        "evaluate": {"batch_size": 32, "threads": 1},
+        "variants": variants,
+        "calibrate_quantize": {"u8s8": U8S8},
+    }  # fmt: skip
+    (root / "params.yaml").write_text(yaml.safe_dump(params))
+    return root
+
+
+def write(path, content):
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content))
+
+
+@pytest.fixture(scope="module")
+def time_outputs(workspace):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path.cwd()))  # for the process that measures memory
+        patch.chdir(workspace)
+        explain.main("small", "onnx", "preprocessed.onnx", "verified", "benchmark.json", "images.npy", *OUTPUTS["time"])
+    return workspace
+
+
+def run_accuracy(workspace, predictions="u8s8.npz", prefix=""):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(workspace)
+        explain_accuracy.main("small", "u8s8", "preprocessed.onnx", "ranges.json", "images.npy", "labels.npy",
+                              "fp32.npz", predictions, *(prefix + name for name in OUTPUTS["accuracy"]))  # fmt: skip
+
+
+def test_metrics_have_counts_memory_and_what_is_unexplained_for_every_variant_that_runs(time_outputs):
+    metrics = json.loads((time_outputs / "explain.json").read_text())["small"]
+    assert [name for name in metrics if isinstance(metrics[name], dict)] == [
+        "fp32",
+        "u8s8",
+        "s8s8",
+        "convgemm",
+        "dynamic",
+    ]
+    assert (metrics["u8s8"]["integer_layers"], metrics["u8s8"]["float_layers"]) == (3, 0)
+    assert metrics["u8s8"]["batch_8"]["activation_bytes"] < metrics["fp32"]["batch_8"]["activation_bytes"]
+    assert {"call_us", "speedup", "unexplained_percent"} <= set(metrics["u8s8"]["batch_1"])
+
+
+def test_the_table_adds_up_to_the_call(time_outputs):
+    rows = list(csv.DictReader((time_outputs / "time.csv").open()))
+    mine = [float(row["microseconds"]) for row in rows if (row["variant"], row["batch"]) == ("fp32", "8")]
+    call = json.loads((time_outputs / "explain.json").read_text())["small"]["fp32"]["batch_8"]["call_us"]
+    assert sum(mine) == pytest.approx(call, rel=0.3)
+    assert {row["kind"] for row in rows} <= {"layer", "quantize", "dequantize", "layout", "other"}
+
+
+def test_the_optimized_graphs_can_be_inspected(time_outputs):
+    graph = onnx.load(time_outputs / "optimized" / "u8s8.onnx").graph
+    assert "QLinearConv" in {node.op_type for node in graph.node}
+    assert not list(time_outputs.rglob("*.tmp"))
+
+
+def test_causes_are_a_list_of_sentences_with_their_numbers(time_outputs):
+    causes = json.loads((time_outputs / "causes.json").read_text())
+    assert all(set(cause) == {"variant", "batch", "cause", "kind", "layer", "microseconds"} for cause in causes)
+
+
+def test_a_benchmark_that_saw_another_speedup_is_doubted(workspace):
+    cell = {"unexplained_percent": 3.0, "speedup": 1.0}
+    metrics, benchmark = {"u8s8": {"batch_8": cell}}, {"u8s8": {"batch_8": {"speedup": 1.3}}}
+    (doubt,) = explain.doubts(metrics, benchmark, ["u8s8"], [8])
+    assert doubt.startswith("u8s8 at batch 8: 1.00x here, 1.30x in the benchmark")
+
+
+def test_a_profile_that_leaves_much_unexplained_is_doubted():
+    metrics = {"u8s8": {"batch_8": {"unexplained_percent": 16.0, "speedup": 1.0}}}
+    (doubt,) = explain.doubts(metrics, {}, ["u8s8"], [8])
+    assert "leaves 16 % of the call unexplained" in doubt
+
+
+def test_the_accuracy_stage_gives_the_same_bytes_twice(workspace):
+    for prefix in ("one-", "two-"):
+        run_accuracy(workspace, prefix=prefix)
+    for name in OUTPUTS["accuracy"]:
+        assert (workspace / f"one-{name}").read_bytes() == (workspace / f"two-{name}").read_bytes()
+
+
+def test_a_variant_that_does_not_run_here_cannot_be_taken_apart(workspace):
+    with pytest.raises(UserError, match=r"explain.layers_of is u8s8, which does not run here"):
+        run_accuracy(workspace, predictions="nothing.npz", prefix="none-")
+    assert not list(workspace.glob("none-*"))
+
+
+def test_a_larger_model_takes_more_memory(workspace, tmp_path):
+    large = save_plain(tmp_path / "large.onnx", width=128)
+    assert session_bytes(large, threads=1) > session_bytes(workspace / "onnx" / "fp32.onnx", threads=1) + 500_000
