@@ -128,6 +128,7 @@ def test_layers_left_in_floating_point_are_held_against_the_variant_that_runs_th
     cause = next(cause for cause in found if cause["kind"] == "float-layers")
     assert cause["cause"].startswith("3 of 3 layers with weights in floating point")
     assert cause["cause"].endswith("than in integers in full")
+    assert cause["layer"] == "", "no single layer is to blame"
     assert cause["microseconds"] == pytest.approx(52 + 254 + 60 - 60 - 109 - 20, abs=3)
 
 
