@@ -157,6 +157,12 @@ def test_ties_and_the_margins_of_changed_images_are_told():
     assert metrics["changed_max_margin"] == pytest.approx(0.1)
 
 
+def test_what_rounding_the_logits_alone_changes_is_told():
+    effects = {"fc": {"alone_changed": 1, "alone_logit_sqnr_db": 20.0}}
+    coarse, fine = (summarize(BASELINE, CHANGED, effects, scale)["changed_by_logit_scale"] for scale in (1.0, 0.01))
+    assert (coarse, fine) == (1, 0)
+
+
 @pytest.mark.parametrize("logits", [BASELINE, CHANGED], ids=["nothing changed", "one changed"])
 def test_the_figures_are_drawn_and_the_same_input_gives_the_same_bytes(tmp_path, logits):
     images, labels = np.zeros((3, 1, 8, 8), np.uint8), np.array([0, 1, 1])

@@ -11,9 +11,10 @@ import yaml
 from small_models import U8S8, images_for, make_variants, save_plain
 
 from stages import explain, explain_accuracy
+from stages.common.params_check import check_params
 from stages.common.runtime import predict_images
 from stages.common.session_memory import session_bytes
-from stages.common.workspace import UserError
+from stages.common.workspace import UserError, load_params
 
 SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}
 OUTPUTS = {
@@ -129,6 +130,13 @@ def test_a_variant_that_does_not_run_here_cannot_be_taken_apart(workspace):
     with pytest.raises(UserError, match=r"explain.layers_of is u8s8, which does not run here"):
         run_accuracy(workspace, predictions="nothing.npz", prefix="none-")
     assert not list(workspace.glob("none-*"))
+
+
+def test_a_dynamic_variant_is_refused_as_the_one_to_take_apart():
+    params = load_params()
+    params["explain"]["layers_of"] = "dynamic-qint8"
+    with pytest.raises(UserError, match=r"`explain.layers_of` is `dynamic-qint8`, which is no static recipe"):
+        check_params(params, Path())
 
 
 def test_a_larger_model_takes_more_memory(workspace, tmp_path):

@@ -1,7 +1,7 @@
 """Why a variant is faster or slower than the baseline: differences of profiles, in words, the largest first.
 
 A difference is a cause only if the rounds show it: the interval of its median over the paired rounds leaves out zero,
-and it is at least LEAST_PERCENT of the baseline's call, and more than what the trace can tell apart.
+and it is at least LEAST_PERCENT of the longer of both calls, and more than what the trace can tell apart.
 """
 
 import math
@@ -75,13 +75,13 @@ def median_interval(values):
     return float(ordered[cut]), float(ordered[count - 1 - cut])
 
 
-def shown(difference, baseline, nodes):
-    """Return whether the rounds show a difference (rounds,) from zero.
+def shown(difference, call_us, nodes):
+    """Return whether the rounds show a difference (rounds,) from zero that matters to a call of `call_us`.
 
-    `baseline`: (rounds,) microseconds of the baseline's call; `nodes`: how many nodes' times are in the difference.
+    `nodes`: how many nodes' times are in the difference.
     """
     low, high = median_interval(difference)
-    least = max(LEAST_PERCENT / 100 * np.median(baseline), RESOLUTION_US * nodes)
+    least = max(LEAST_PERCENT / 100 * call_us, RESOLUTION_US * nodes)
     return (low > 0 or high < 0) and abs(np.median(difference)) >= least
 
 
@@ -90,10 +90,11 @@ def find_causes(variant, batch, profiles, original, weighted):
 
     `profiles`: {variant: LayerTimes} at that batch size, with "fp32"; `weighted`: the layers with weights. Keys of a
     cause: variant, batch, cause (a sentence), kind, layer, microseconds (positive: it makes the variant slower). All
-    but those of kind "float-layers" are differences to fp32 and add up to its difference; that kind is the difference
+    but those of kind "float-layers" are differences to fp32 that do not overlap; that kind is the difference
     to the fastest variant that runs the same layers in integers.
     """
     own, baseline = profiles[variant], profiles["fp32"]
+    call_us = max(np.median(own.wall), np.median(baseline.wall))
     found = [
         *_layer_causes(own, baseline, original),
         *_conversion_causes(own, baseline),
@@ -110,7 +111,7 @@ def find_causes(variant, batch, profiles, original, weighted):
             "microseconds": round(float(np.median(difference)), 1),
         }
         for kind, layer, words, difference, nodes in found
-        if shown(difference, baseline.wall, nodes)
+        if shown(difference, call_us, nodes)
     ]
     return sorted(found, key=lambda cause: -abs(cause["microseconds"]))
 
@@ -168,7 +169,7 @@ def _float_causes(variant, profiles, original, weighted):
     alike = [layer for layer in weighted if family_of(original.nodes[layer].op_type) in families]
     noun = f"{NOUNS[min(families)]}s".replace("xs", "ces") if len(families) == 1 else "layers with weights"
     words = f"{len(left)} of {len(alike)} {noun} in floating point{_why(own, left, weighted)}: {{}} than in integers in {best}"
-    yield "float-layers", left[0], words, time_of(own) - time_of(profiles[best]), len(left)
+    yield "float-layers", left[0] if len(left) == 1 else "", words, time_of(own) - time_of(profiles[best]), len(left)
 
 
 def _integer(times, layer):
