@@ -6,9 +6,6 @@ a figure, and counts, memory and the largest cause as metrics. It profiles alone
     python -m stages.explain cnn models/cnn/onnx models/cnn/preprocessed.onnx ... (see dvc.yaml)
 """
 
-import csv
-import io
-import json
 import math
 from pathlib import Path
 
@@ -23,9 +20,10 @@ from stages.common.profile import measure_profiles
 from stages.common.quantization import float_layers
 from stages.common.session_memory import session_bytes
 from stages.common.time_figure import draw_times
-from stages.common.workspace import read_metrics, read_params, run_main, whole_file, write_metrics, write_text
+from stages.common.workspace import read_metrics, read_params, run_main, whole_file, write_metrics, write_table
 
 BASELINE = "fp32"
+CAUSE_COLUMNS = ["variant", "batch", "microseconds", "kind", "layer", "cause"]
 COLUMNS = ["variant", "batch", "layer", "kind", "op_types", "microseconds", "calls"]
 UNEXPLAINED_PERCENT = 15.0  # above it the profile does not tell where the time of the call goes
 SPEEDUP_RATIO = 1.15  # between this run and the benchmark; above it one of them was disturbed
@@ -94,19 +92,18 @@ def doubts(metrics, benchmark, variants, batches):
                 yield f"{variant} at batch {batch}: {cell['speedup']:.2f}x here, {seen:.2f}x in the benchmark; other work was running"
 
 
-def table_csv(times):
-    """Return the table of time by layer as CSV text."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for batch, profiles in times.items():
-        for variant, found in profiles.items():
-            writer.writerows([*row[:5], f"{row[5]:.2f}", row[6]] for row in found.rows(variant, batch))
-    return text.getvalue()
+def time_rows(times):
+    """Return the COLUMNS rows of the time by layer."""
+    return [
+        [*row[:5], f"{row[5]:.2f}", row[6]]
+        for batch, profiles in times.items()
+        for variant, found in profiles.items()
+        for row in found.rows(variant, batch)
+    ]
 
 
 def main(model, onnx_folder, preprocessed_path, verified_folder, benchmark_path, images_path,
-         optimized_folder, causes_path, metrics_path, table_path, figure_path):  # fmt: skip
+         optimized_folder, metrics_path, causes_path, table_path, figure_path):  # fmt: skip
     batches, scaling = read_params(f"models.{model}.benchmark.batches"), read_params(f"models.{model}.input")
     threads, plan = read_params("benchmark.threads"), read_params("explain.time")
     paths = {BASELINE: Path(onnx_folder) / f"{BASELINE}.onnx"}
@@ -117,9 +114,9 @@ def main(model, onnx_folder, preprocessed_path, verified_folder, benchmark_path,
     inputs = {batch: to_input(images[:batch], **scaling) for batch in sorted(batches)}
     graphs = optimize(paths, Path(optimized_folder), threads=threads)
     times, causes, metrics = explain(paths, graphs, onnx.load(preprocessed_path), inputs, threads=threads, **plan)
-    write_text(causes_path, json.dumps(causes, indent=1) + "\n")
+    write_table(causes_path, CAUSE_COLUMNS, [[cause[column] for column in CAUSE_COLUMNS] for cause in causes])
     write_metrics(metrics_path, {model: metrics})
-    write_text(table_path, table_csv(times))
+    write_table(table_path, COLUMNS, time_rows(times))
     shown = sorted(batches)[len(batches) // 2]
     with whole_file(figure_path) as temporary:
         draw_times(temporary, model=model, batch=shown, profiles=times[shown])

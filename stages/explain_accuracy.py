@@ -6,8 +6,6 @@ every machine with the same instruction set.
     python -m stages.explain_accuracy cnn static-u8s8 models/cnn/preprocessed.onnx ... (see dvc.yaml)
 """
 
-import csv
-import io
 import json
 import tempfile
 from pathlib import Path
@@ -20,7 +18,7 @@ from stages.common.images import input_batches, load_images, load_labels
 from stages.common.layer_effects import layer_effects
 from stages.common.quantization_noise import activation_noise, weight_sqnr
 from stages.common.static_quantization import quantize
-from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics, write_text
+from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics, write_table
 
 NOISE_BATCH = 4  # memory only: all activations of a batch are there at once (resnet18: 0.7 GB)
 COLUMNS = ["layer", "op_type", "weight_sqnr_db", "tensor", "accumulated_sqnr_db", "rounding_sqnr_db", "low", "high",
@@ -64,15 +62,11 @@ def layer_table(preprocessed, weights, tensors, effects):
     return rows
 
 
-def table_csv(rows):
-    """Return the rows as CSV text; what is not defined for a row is left blank."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(
-        {key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows
-    )
-    return text.getvalue()
+def layer_rows(rows):
+    """Return the COLUMNS rows of the table; what is not defined for a row is left blank."""
+    return [
+        [f"{row[key]:.6g}" if isinstance(row.get(key), float) else row.get(key, "") for key in COLUMNS] for row in rows
+    ]
 
 
 def summarize(baseline, logits, effects, logit_scale=None):
@@ -120,7 +114,7 @@ def main(model, variant, preprocessed_path, ranges_path, images_path, labels_pat
     preprocessed = onnx.load(preprocessed_path)
     output = tensors.get(preprocessed.graph.output[0].name, {})
     metrics = summarize(baseline, logits, effects, output.get("scale"))
-    write_text(layers_path, table_csv(layer_table(preprocessed, weights, tensors, effects)))
+    write_table(layers_path, COLUMNS, layer_rows(layer_table(preprocessed, weights, tensors, effects)))
     names = {"model": model, "variant": variant, "baseline": baseline, "logits": logits}
     with whole_file(changed_path) as temporary:
         draw_changed(temporary, images=images, labels=labels, **names)
