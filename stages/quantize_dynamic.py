@@ -17,7 +17,8 @@ def quantize_dynamic(preprocessed_path, variant_path, **recipe):
     if excluded := recipe.get("nodes_to_exclude"):
         # onnxruntime makes <name>_MatMul and <name>_Add of a Gemm before it looks for the names to exclude.
         recipe["nodes_to_exclude"] = [*excluded, *(f"{name}_MatMul" for name in excluded)]
-    quantization.quantize_dynamic(preprocessed_path, variant_path, **onnxruntime_arguments(recipe))
+    # The model, not its path: given a path, onnxruntime writes a file beside it.
+    quantization.quantize_dynamic(model, variant_path, **onnxruntime_arguments(recipe))
     return count_quantized(model, variant_path)
 
 

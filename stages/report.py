@@ -12,8 +12,9 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from stages.common import tables
+from stages.common import explanations, tables
 from stages.common.results import call_spread, load_results
+from stages.common.tables import Cell
 from stages.common.verdict import sentence
 from stages.common.workspace import read_metrics, read_params, run_main, write_text
 
@@ -25,12 +26,13 @@ FIGURES = {
 }
 
 
-def network_section(root, model, found, variants):
-    """Return what the templates say of one network: its verdict, tables, messages and conditions."""
+def network_section(root, model, found, variants, layers_of):
+    """Return what the templates say of one network: its verdict, tables, messages, conditions and explanations."""
+    draws = explanations.load_metrics(root, "sensitivity", model)
     return {
         "name": model,
         "verdict": sentence(model, found, variants),
-        "summary": tables.summary_rows(model, found, variants),
+        "summary": with_spread(model, tables.summary_rows(model, found, variants), draws),
         "absolute": tables.absolute_rows(model, found, variants),
         "predictions": tables.prediction_rows(model, found, variants),
         "latency": tables.latency_rows(model, found, call_spread(root, model)),
@@ -39,6 +41,64 @@ def network_section(root, model, found, variants):
         "warnings": tables.conditions(found),
         "conditions": found["conditions"],
         "images": found["variants"]["fp32"]["evaluate"]["images"],
+        "why": speed_section(root, model, variants, explanations.middle_batch(found)),
+        "where": accuracy_section(root, model, layers_of),
+        "draws": draw_section(model, draws),
+    }
+
+
+def with_spread(model, rows, draws):
+    """Put the spread over calibration draws beside the accuracy of the variants for which it was measured."""
+    for row in rows if draws else ():
+        spread = explanations.draw_spread(draws, row["variant"].text)
+        cell = Cell("" if spread is None else f"{100 * spread:.3f}", f"metrics/sensitivity/{model}.json")
+        at = list(row).index("accuracy") + 1
+        items = list(row.items())
+        row.clear()
+        row.update([*items[:at], ("draw (sd)", cell), *items[at:]])
+    return rows
+
+
+def speed_section(root, model, variants, batch):
+    """Return why the variants are faster or slower, or None if `explain` was not run."""
+    metrics = explanations.load_metrics(root, "explain", model)
+    if metrics is None:
+        return None
+    return {
+        "batch": batch,
+        "causes": explanations.cause_rows(root, model, variants, batch),
+        "graph": explanations.graph_rows(model, metrics, batch),
+        "doubts": explanations.doubts(metrics),
+        "rounds": metrics["rounds"],
+        "figure": f"plots/explain/{model}-time.png",
+    }
+
+
+def accuracy_section(root, model, variant):
+    """Return where the accuracy of one variant goes, or None if `explain-accuracy` was not run."""
+    metrics = explanations.load_metrics(root, "explain-accuracy", model)
+    if metrics is None or variant not in metrics:
+        return None
+    return {
+        "variant": variant,
+        "sentence": explanations.accuracy_sentence(variant, metrics[variant]),
+        "layers": explanations.layer_rows(root, model),
+        "figures": {
+            f"plots/explain/{model}-margins.png": "How sure fp32 was of the predictions that change.",
+            f"plots/explain/{model}-changed.png": "The changed test images: true label, fp32's and int8's label, each with its margin.",
+        },
+    }
+
+
+def draw_section(model, draws):
+    """Return what the calibration draw is worth, or None if `sensitivity` was not run."""
+    if not draws:
+        return None
+    [(variant, found)] = draws.items()
+    return {
+        "variant": variant,
+        "rows": explanations.draw_rows(model, variant, found),
+        "figure": f"plots/explain/{model}-draws.png",
     }
 
 
@@ -74,12 +134,12 @@ def render(template, context):
 
 def main(html_path, markdown_path):
     models, variants = list(read_params("models")), read_params("variants")
-    machine = read_metrics("metrics/machine.json")
+    machine, layers_of = read_metrics("metrics/machine.json"), read_params("explain.layers_of")
     results = load_results(".", models, variants)
     context = {
         "machine": machine,
         "machine_sentence": tables.machine_sentence(machine),
-        "networks": [network_section(".", model, results[model], variants) for model in models],
+        "networks": [network_section(".", model, results[model], variants, layers_of) for model in models],
         "figures": FIGURES,
     }
     for template, path in (("report.html.j2", html_path), ("report.md.j2", markdown_path)):
