@@ -37,10 +37,13 @@ def small(params):
         params[section] = {name: params[section][name] for name in names}
     for name in MODELS:
         params["models"][name] |= {"evaluate": {"images": 200}, "benchmark": {"batches": [1, 8], "seconds": 0.5}}
+        params["models"][name] |= {"explain": {"images": 50, "noise_images": 8}}
         params["train"][name] |= {"epochs": 1, "batch_size": 32, "threads": 1}
     params["calibrate"] |= {"images": 40, "batch_size": 20}
     params["verify_load"]["runtimes"] = []
     params["benchmark"]["rounds"] = 2
+    params["explain"]["time"] = {"rounds": 2, "seconds": 0.5}
+    params["sensitivity"] = {"cnn": {"variant": "static-u8s8", "images": [10, 40], "seeds": 2, "test_images": 200}}
     return params
 
 
@@ -89,7 +92,7 @@ class Project:
         return {
             name: {out["path"]: out["md5"] for out in stage["outs"]}
             for name, stage in lock.items()
-            if not name.startswith(("benchmark", "plot", "explain"))
+            if not name.startswith(("benchmark@", "explain@")) and name not in ("plot", "report")
         }
 
     def metrics(self, path):
@@ -167,13 +170,13 @@ def reseeded(prepared, tmp_path_factory):
 
 
 def drawn_and_timed(project):
-    """Return the stages that follow from any change of a variant: the benchmark, and all plots."""
-    return named("benchmark") | {name for name in project.stages() if name.startswith("plot")}
+    """Return the stages that follow from any change of a variant: the benchmark, figures and report."""
+    return named("benchmark") | {"plot", "report"}
 
 
 def known(done, project):
     """Return the names of the stages in `done` that this module knows something about."""
-    others = {"explain", "tune"}  # they depend on all that is measured, and have tests of their own
+    others = {"explain", "explain-accuracy", "sensitivity", "plot-sensitivity"}  # these have tests of their own
     return {name for name in done if name.split("@")[0] not in others}
 
 
@@ -227,7 +230,7 @@ def test_another_machine_makes_stale_exactly_what_declared_the_difference(projec
         (project.folder / "dvc.lock").write_text(lock)
         pretend(project, key, "another")
         stale = set(json.loads(project.run("dvc", "status", "--json")))
-        assert known(stale, project) - {"machine"} == stages | named("benchmark"), key
+        assert known(stale, project) - {"machine"} == stages | named("benchmark") | {"report"}, key
 
 
 def test_a_package_that_is_updated_is_noticed_by_the_next_run(project, tmp_path):
@@ -236,7 +239,7 @@ def test_a_package_that_is_updated_is_noticed_by_the_next_run(project, tmp_path)
     (tmp_path / "site/onnxscript-0.0.1.dist-info/METADATA").write_text("Name: onnxscript\nVersion: 0.0.1\n")
     assert project.repro("machine", PYTHONPATH=str(tmp_path / "site")) == {"machine": True}
     stale = set(json.loads(project.run("dvc", "status", "--json")))
-    assert known(stale, project) - {"machine"} == named("export", "benchmark")
+    assert known(stale, project) - {"machine"} == named("export", "benchmark") | {"report"}
 
 
 def test_results_of_another_processor_are_made_again_on_this_one(project):

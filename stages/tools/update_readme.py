@@ -9,13 +9,14 @@ from pathlib import Path
 
 from stages.common.results import load_results
 from stages.common.tables import machine_sentence, markdown, summary_rows
+from stages.common.verdict import sentence
 from stages.common.workspace import UserError, read_metrics, read_params, write_text
 
 MARKED = re.compile(r"(<!-- results: .*? -->\n).*?(<!-- end of results -->)", re.DOTALL)
 
 
 def results_section(root):
-    """Return the section between the markers: the machine, and a table a network."""
+    """Return the section between the markers: the machine, and a verdict and a table a network."""
     root = Path(root)
     models = list(read_params("models", root / "params.yaml"))
     variants = read_params("variants", root / "params.yaml")
@@ -23,6 +24,7 @@ def results_section(root):
     for model, found in load_results(root, models, variants).items():
         conditions = found["conditions"]
         images = found["variants"]["fp32"]["evaluate"]["images"]
+        parts.append(sentence(model, found, variants))
         parts.append(
             f"**{model}**, {images:,} test images, {conditions['rounds']} interleaved rounds, {conditions['threads']} thread:"
         )
