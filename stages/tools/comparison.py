@@ -64,7 +64,7 @@ def accuracy_row(model, variant, before, after, labels):
 def speedup_rows(model, before, after):
     """Compare two benchmarks, each {(variant, batch): medians (rounds,)}; what only one of them has is left out."""
     rows = []
-    for variant, batch in before:
+    for variant, batch in sorted(before):
         if variant not in (BASELINE, CONTROL) and (variant, batch) in after:
             logs, controls = (
                 [np.log(run[BASELINE, batch] / run[name, batch]) for run in (before, after)]
