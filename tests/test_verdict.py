@@ -37,6 +37,11 @@ def test_the_fastest_of_the_sound_ones_is_named():
     assert "use `b`" in judge(a=variant({1: FASTER}), b=variant({1: (2.4, 2.3, 2.5)}))
 
 
+def test_variants_that_cannot_be_told_apart_are_named_and_the_first_is_taken():
+    text = judge(a=variant({1: FASTER}), b=variant({1: (1.92, 1.87, 1.97)}), c=variant({1: SLOWER}))
+    assert "use `a`" in text and text.endswith("; `b` cannot be told from it in speed.")
+
+
 def test_a_fast_variant_that_loses_accuracy_is_not_recommended():
     lossy = variant({1: (9.0, 8.9, 9.1)}, change=(-0.03, -0.04, -0.02))
     assert "use `a`" in judge(a=variant({1: FASTER}), b=lossy)

@@ -36,7 +36,7 @@ def cause_rows(root, model, variants, batch):
             rows.append({
                 "variant": Cell(name),
                 "microseconds": Cell(f"{cause.microseconds:+,.0f}", source),
-                "cause": Cell(cause.cause, source),
+                "cause": Cell(cause.cause, source, words=True),
             })  # fmt: skip
     return rows
 

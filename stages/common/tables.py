@@ -14,6 +14,7 @@ class Cell(NamedTuple):
     text: str
     source: str = ""
     strong: bool = False
+    words: bool = False  # a sentence, which may break, and not a number
 
 
 def machine_sentence(machine):

@@ -8,8 +8,9 @@ from stages.common.results import BASELINE, verdict
 def sentence(model, found, variants):
     """Return the verdict on a network as one sentence that names the best variant, or says why there is none.
 
-    The best is the fastest on average over the batch sizes (geometric mean) of those that run here without a
-    detectable loss of accuracy; a loss is detectable where the whole interval of the change is below zero.
+    Of those that run here without a detectable loss of accuracy the fastest on average over the batch sizes (geometric
+    mean) is looked for; the best is the first of `variants` that cannot be told from it by the intervals. A loss is
+    detectable where the whole interval of the change is below zero.
     """
     timed = [name for name in variants if found["variants"][name]["benchmark"]]
     if not timed:
@@ -18,10 +19,12 @@ def sentence(model, found, variants):
     if not sound:
         least = max(timed, key=lambda name: found["variants"][name]["evaluate"]["accuracy_change"])
         return f"Every int8 file of {model} loses accuracy, `{least}` the least with {change(found, least)}: keep fp32, or accept that loss."
-    best = max(sound, key=lambda name: mean_speedup(found["variants"][name]["benchmark"]))
-    cells = found["variants"][best]["benchmark"]
+    cells_of = {name: found["variants"][name]["benchmark"] for name in sound}
+    fastest = max(sound, key=lambda name: mean_speedup(cells_of[name]))
+    best, *others = [name for name in sound if overlap(cells_of[name], cells_of[fastest])]
+    cells = cells_of[best]
     verdicts = {batch: verdict(cell) for batch, cell in cells.items()}
-    what = f"{smaller(found, best)} and {cost(found, best)}"
+    what = f"{smaller(found, best)} and {cost(found, best)}{as_fast(others)}"
     if set(verdicts.values()) == {"faster"}:
         return f"On this machine use `{best}` for {model}: {speeds(cells)}, {what}."
     faster = {batch: cell for batch, cell in cells.items() if verdicts[batch] == "faster"}
@@ -33,6 +36,25 @@ def sentence(model, found, variants):
     if "slower" in verdicts.values():
         return f"For {model} int8 buys size, not speed, on this machine: the fastest, `{best}`, is {speeds(cells)}, {what}."
     return f"For {model} no difference in speed can be shown: `{best}` is {speeds(cells)}, {what}."
+
+
+def overlap(cells, others):
+    """Return whether the intervals of two variants overlap at every batch size that both were timed at."""
+    return all(
+        cells[batch]["speedup_low"] <= others[batch]["speedup_high"]
+        and others[batch]["speedup_low"] <= cells[batch]["speedup_high"]
+        for batch in cells
+        if batch in others
+    )
+
+
+def as_fast(others):
+    """Return which other variants are as fast as the best, in words."""
+    if not others:
+        return ""
+    names = [f"`{name}`" for name in others]
+    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"; {listed} cannot be told from it in speed"
 
 
 def loses_accuracy(judged):
