@@ -121,3 +121,17 @@ def test_a_browser_opens_the_report_without_an_error(report, tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
         assert "<title>broken images: 0, wider than the window: false</title>" in done.stdout
         assert "CONSOLE" not in done.stderr
+
+
+def test_a_part_that_was_not_run_is_named(committed, tmp_path, monkeypatch):
+    """Without explanations the report says which command makes them; it does not leave a gap or show old ones."""
+    left_out = shutil.ignore_patterns("explain*", "sensitivity")
+    for folder in ("metrics", "plots"):
+        shutil.copytree(committed / folder, tmp_path / folder, ignore=left_out)
+    shutil.copy(committed / "params.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_report(tmp_path / "report.html", tmp_path / "report.md")
+    text = (tmp_path / "report.html").read_text()
+    assert text.count("Not run: <code>dvc repro explain@") == 2
+    assert text.count("Not run: <code>dvc repro explain-accuracy@") == 2
+    assert text.count("Not run: the model is not under <code>sensitivity</code>") == 2
