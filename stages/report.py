@@ -26,9 +26,13 @@ FIGURES = {
 }
 
 
-def network_section(root, model, found, variants, layers_of):
-    """Return what the templates say of one network: its verdict, tables, messages, conditions and explanations."""
-    draws = explanations.load_metrics(root, "sensitivity", model)
+def network_section(root, model, found, variants, *, layers_of, drawn):
+    """Return what the templates say of one network: its verdict, tables, messages, conditions and explanations.
+
+    `layers_of`: the variant that explain-accuracy takes apart; `drawn`: the models under `sensitivity`, since the file
+    of one that was taken out stays where it is.
+    """
+    draws = explanations.load_metrics(root, "sensitivity", model) if model in drawn else None
     return {
         "name": model,
         "verdict": sentence(model, found, variants),
@@ -134,12 +138,13 @@ def render(template, context):
 
 def main(html_path, markdown_path):
     models, variants = list(read_params("models")), read_params("variants")
-    machine, layers_of = read_metrics("metrics/machine.json"), read_params("explain.layers_of")
+    machine = read_metrics("metrics/machine.json")
+    explained = {"layers_of": read_params("explain.layers_of"), "drawn": read_params("sensitivity")}
     results = load_results(".", models, variants)
     context = {
         "machine": machine,
         "machine_sentence": tables.machine_sentence(machine),
-        "networks": [network_section(".", model, results[model], variants, layers_of) for model in models],
+        "networks": [network_section(".", model, results[model], variants, **explained) for model in models],
         "figures": FIGURES,
     }
     for template, path in (("report.html.j2", html_path), ("report.md.j2", markdown_path)):

@@ -144,6 +144,14 @@ def test_a_browser_opens_the_report_without_an_error(report, tmp_path):
         assert "CONSOLE" not in done.stderr
 
 
+def test_the_draws_of_a_model_that_was_taken_out_of_sensitivity_are_not_shown(results):
+    """Its metrics file is still there: DVC does not delete what no stage makes any more."""
+    params = (results / "params.yaml").read_text()
+    (results / "params.yaml").write_text(params[: params.index("\nsensitivity:")] + "\nsensitivity: {}\n")
+    write_report(results / "report.html", results / "report.md")
+    assert (results / "report.html").read_text().count("is not under <code>sensitivity</code>") == 2
+
+
 def test_a_part_that_was_not_run_is_named(results):
     """Without explanations the report says which command makes them; it does not leave a gap or show old ones."""
     for folder in ("metrics/explain", "metrics/explain-accuracy", "metrics/sensitivity", "plots/explain"):
