@@ -104,25 +104,34 @@ class FetchData(Section):
 
 
 class Input(Section):
-    scale: Positive
-    mean: Annotated[Any, _per_channel()]
-    std: Annotated[Any, _per_channel(above=0)]
-    channels: Count
-    repeat: Count
+    scale: Positive = 1
+    mean: Annotated[Any, _per_channel()] = 0
+    std: Annotated[Any, _per_channel(above=0)] = 1
+    channels: Count = None
+    repeat: Count = 1
+    channels_last: bool = False
+    dtype: Annotated[str, _one_of("float32", "uint8")] = "float32"
 
     @model_validator(mode="after")
     def a_number_a_channel(self):
         for key in ("mean", "std"):
             value = getattr(self, key)
-            if isinstance(value, list) and len(value) != self.channels:
+            if isinstance(value, list) and self.channels and len(value) != self.channels:
                 raise ValueError(
                     f"`{key}` has {len(value)} numbers: give one, or one for each of the {self.channels} channels"
                 )
         return self
 
+    @model_validator(mode="after")
+    def pixels_that_are_not_touched(self):
+        if self.dtype == "uint8" and (self.scale, self.mean, self.std) != (1, 0, 1):
+            raise ValueError("`dtype` is uint8, so that the model scales inside: leave out `scale`, `mean` and `std`")
+        return self
+
 
 class ModelEvaluate(Section):
     images: Count
+    output: str = None
 
 
 class ModelBenchmark(Section):
