@@ -27,6 +27,7 @@ STATIC_OP_TYPES = (
 )  # fmt: skip
 
 FETCHED_IMAGES = {"fashion-mnist": {"train": 60_000, "test": 10_000}}  # known before the data is there
+NAMING = ("", "dataset", "fetch_data", "models", "train")  # the sections that name files
 RESERVED_NAMES = ("fp32", "fp32-again")
 
 
@@ -301,17 +302,35 @@ class Params(Section):
     sensitivity: dict[Name, Sensitivity]
 
 
-def check_params(params, root):
-    """Raise UserError naming every mistake in `params`, the content of params.yaml in the folder `root`."""
+def check_params(params, root, further=None):
+    """Raise UserError naming every mistake in `params`, the content of params.yaml in the folder `root`.
+
+    `further(params, root)` yields mistakes in the files that the parameters name, which are listed with them; it is
+    asked unless the sections that name files are wrong themselves.
+    """
+    root, others = Path(root), []
     try:
         Params.model_validate(params)
-        mistakes = list(_what_does_not_belong_together(params, Path(root)))
+        mistakes = list(_what_does_not_belong_together(params, root))
+        understood = True
     except ValidationError as error:
         mistakes = [_sentence(problem) for problem in error.errors()]
-    if len(mistakes) == 1:
-        raise UserError(f"params.yaml: {mistakes[0]}" + ("" if mistakes[0].endswith("?") else "."))
-    if mistakes:
-        raise UserError("\n  - ".join([f"params.yaml has {len(mistakes)} mistakes:", *mistakes]))
+        understood = {str(problem["loc"][0]) if problem["loc"] else "" for problem in error.errors()}.isdisjoint(NAMING)
+    if further and understood:
+        others = list(further(params, root))
+    found = [*mistakes, *others]
+    if len(found) == 1:
+        prefix = "params.yaml: " if mistakes else ""
+        raise UserError(f"{prefix}{found[0]}" + ("" if found[0].endswith("?") else "."))
+    if found:
+        where = (
+            "params.yaml has"
+            if not others
+            else "your files have"
+            if not mistakes
+            else "params.yaml and your files have"
+        )
+        raise UserError("\n  - ".join([f"{where} {len(found)} mistakes:", *found]))
 
 
 # What to write, by pydantic's name of the error.
