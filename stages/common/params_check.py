@@ -5,6 +5,7 @@ Only the `machine` stage imports this, because it runs first and always; a new p
 
 import difflib
 import math
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,7 @@ STATIC_OP_TYPES = (
 )  # fmt: skip
 
 FETCHED_IMAGES = {"fashion-mnist": {"train": 60_000, "test": 10_000}}  # known before the data is there
+IN_EXPERIMENT = "DVC_EXP_BASELINE_REV"  # set by DVC for the stages of an experiment
 NAMING = ("", "dataset", "fetch_data", "models", "train")  # the sections that name files
 RESERVED_NAMES = ("fp32", "fp32-again")
 
@@ -431,11 +433,19 @@ def _models_and_their_files(params, root):
             and not (folder / "fp32.onnx").is_file()
             and not (folder / "fp32.onnx.dvc").is_file()
         ):
-            yield f"the model `{name}` is not under `train` and models/{name}/onnx/fp32.onnx is missing: put it there, or add it to `train`"
+            file = f"models/{name}/onnx/fp32.onnx"
+            yield f"the model `{name}` is not under `train` and {missing(file)}, or add it to `train`"
         made_here = {"fp32", *params["variants"]}
         for file in sorted(folder.glob("*.onnx")):
             if file.stem not in made_here:
                 yield f"models/{name}/onnx/{file.name} is made by no stage, and the benchmark depends on that folder: delete it or move it away"
+
+
+def missing(file):
+    """Return that a file of the user's own is missing and what to do; an experiment has only what DVC or Git follows."""
+    if IN_EXPERIMENT in os.environ:
+        return f"{file} is not tracked, so that this experiment does not have it: run `dvc add {file}` in your workspace and commit {file}.dvc"
+    return f"{file} is missing: put it there and run `dvc add {file}`"
 
 
 def _calibrate_sections(params):
@@ -478,8 +488,9 @@ def _images_asked_for(params, root):
     wanted["test"]["verify_load.images"] = params["verify_load"]["images"]
     for part, counts in wanted.items():
         path = f"data/{dataset}/{part}-images.npy"
-        if not (root / path).is_file() and dataset not in params["fetch_data"]:
-            yield f"`dataset` is `{dataset}`, which `fetch_data` does not fetch, and {path} is missing: put the arrays there"
+        here = (root / path).is_file() or (root / f"{path}.dvc").is_file()
+        if not here and dataset not in params["fetch_data"]:
+            yield f"`dataset` is `{dataset}`, which `fetch_data` does not fetch, and {missing(path)}"
             continue
         available = _stored_images(root / path) or FETCHED_IMAGES.get(dataset, {}).get(part)
         for key, count in counts.items():

@@ -10,6 +10,7 @@ import numpy as np
 
 from stages.common.images import check_finite, labels_or_none, load_images, to_input
 from stages.common.model_io import as_logits, output_names, parts
+from stages.common.params_check import missing
 from stages.common.workspace import UserError
 
 SAMPLE = 64  # images of an array that are looked at here, evenly spread; where they are used, all of them are
@@ -67,11 +68,9 @@ def _arrays(root, data, *, fetched):
             f"{data}/train-images.npy has images {found['train'].shape[1:]} and {data}/test-images.npy {found['test'].shape[1:]}: make both as the model takes them"
         )
     path = f"{data}/test-labels.npy"
-    if not (root / path).is_file() and not fetched:
+    if not (root / path).is_file() and not (root / f"{path}.dvc").is_file() and not fetched:
         command = f"python -c \"import numpy; numpy.save({path!r}, numpy.empty(0, 'int64'))\""
-        mistakes.append(
-            f"{path} is missing: put the labels there; an empty array says that there are none, `{command}`"
-        )
+        mistakes.append(f"{missing(path)}; if there are no labels, `{command}` says so")
     elif (root / path).is_file() and "test" in found:
         try:
             found["labels"] = labels_or_none(root / path, len(found["test"]))
