@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.common.images import check_finite, labels_or_none, load_images, to_input
+from stages.common.images import check_finite, labels_or_none, load_images, load_labels, to_input
 from stages.common.model_io import as_logits, output_names, parts
 from stages.common.params_check import missing
 from stages.common.workspace import UserError
@@ -23,11 +23,13 @@ def own_mistakes(params, root):
     `params`: the content of params.yaml; paths in sentences are relative to `root`.
     """
     own = [name for name in params["models"] if name not in params["train"]]
-    if not own:
+    data, fetched = f"data/{params['dataset']}", params["dataset"] in params["fetch_data"]
+    if not own and fetched:
         return
-    data = f"data/{params['dataset']}"
-    arrays, mistakes = _arrays(root, data, fetched=params["dataset"] in params["fetch_data"])
+    arrays, mistakes = _arrays(root, data, fetched=fetched)
     yield from mistakes
+    if params["train"] and not fetched:
+        yield from _training_labels(root, data, arrays)
     for name in own:
         where = f"models/{name}/onnx/fp32.onnx"
         if (root / where).is_file():
@@ -77,6 +79,20 @@ def _arrays(root, data, *, fetched):
         except UserError as error:
             mistakes.append(_plain(error, root))
     return found, mistakes
+
+
+def _training_labels(root, data, arrays):
+    """Yield what training lacks: it learns from labels, and draws its curve with those of the test images."""
+    path = f"{data}/train-labels.npy"
+    if "train" in arrays and not (root / path).is_file():
+        yield missing(path)
+    elif "train" in arrays:
+        try:
+            load_labels(root / path, len(arrays["train"]))
+        except UserError as error:
+            yield _plain(error, root)
+    if arrays.get("labels", ()) is None:
+        yield f"{data}/test-labels.npy is empty, and `train` draws its curve with them: put them there, or take the models out of `train`"
 
 
 def _plain(error, root):
