@@ -94,7 +94,7 @@ def accuracy_section(root, model, variant):
         "layers": explanations.layer_rows(root, model),
         "figures": {
             f"plots/explain/{model}-margins.png": "How sure fp32 was of the predictions that change.",
-            f"plots/explain/{model}-changed.png": "The changed test images: true label where it is known, fp32's and int8's label, each with its margin.",
+            f"plots/explain/{model}-changed.png": "The changed test images: true label, fp32's and int8's label, each with its margin.",
         },
     }
 
