@@ -15,7 +15,14 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from stages.common.cpu import best_int8_path, cpu_model_and_flags, physical_cores, usable_cores
+from stages.common.cpu import (
+    best_int8_path,
+    cpu_model_and_flags,
+    physical_cores,
+    saturating,
+    saturation_sentence,
+    usable_cores,
+)
 from stages.common.params_check import check_params
 from stages.common.preflight import own_mistakes, untracked
 from stages.common.runtimes import is_installed, key_of, runtime_folder
@@ -90,6 +97,8 @@ def main(metrics_path):
         print(f"warning: {file} is not tracked, so that no queued or --temp experiment has it: run `dvc add {file}`")
     facts = machine(runtimes=params["verify_load"]["runtimes"])
     write_metrics(metrics_path, facts)
+    if names := saturating(facts["cpu"]["isa"], params["calibrate_quantize"]):
+        print(f"warning: {saturation_sentence(facts['cpu']['isa'], names)}")
     print(
         f"{facts['cpu']['model']}, {facts['cpu']['isa']}, {facts['cpu']['usable_cores']} usable cores, onnxruntime {facts['packages']['onnxruntime']}"
     )

@@ -13,6 +13,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from stages.common import explanations, tables
+from stages.common.cpu import saturating, saturation_sentence
 from stages.common.results import call_spread, is_labelled, load_results
 from stages.common.tables import Cell
 from stages.common.verdict import sentence
@@ -147,12 +148,15 @@ def render(template, context):
 def main(html_path, markdown_path):
     models, variants = list(read_params("models")), read_params("variants")
     machine = read_metrics("metrics/machine.json")
+    isa = machine["cpu"]["isa"]
+    saturated = [name for name in saturating(isa, read_params("calibrate_quantize")) if name in variants]
     explained = {"layers_of": read_params("explain.layers_of"), "drawn": read_params("sensitivity")}
     results = load_results(".", models, variants)
     context = {
         "machine": machine,
         "machine_sentence": tables.machine_sentence(machine),
         "networks": [network_section(".", model, results[model], variants, **explained) for model in models],
+        "saturation": saturation_sentence(isa, saturated) if saturated else "",
         "figures": FIGURES if is_labelled(next(iter(results.values()))) else UNLABELLED_FIGURES,
     }
     for template, path in (("report.html.j2", html_path), ("report.md.j2", markdown_path)):
