@@ -21,6 +21,7 @@ from stages.preprocess import preprocess
 from stages.tools.comparison import accuracy_row, judge
 from stages.tools.comparison_report import values
 from stages.tools.sweep import numbers
+from stages.tools.update_readme import results_section
 
 RUN = {"images": 20, "batch_size": 7, "threads": 1}
 
@@ -237,6 +238,7 @@ def test_a_channels_last_model_of_pixels_with_a_fixed_batch_and_no_labels_goes_t
     assert judged["argmax_agreement"] > 0.7 and judged["images"] == 50
     assert list(metrics["benchmark/theirs"]["theirs"]["static-u8s8"]) == ["batch_8"]
     assert "mean_agreement" in metrics["sensitivity/theirs"]["theirs"]["static-u8s8"]["images_20"]
+    assert "| agreement " in results_section(".") and "agrees with fp32 on" in results_section(".")
     report = Path("plots/report.md").read_text()
     assert "| agreement " in report and "| accuracy " not in report and "lost" not in report
     assert "agrees with fp32 on" in report and "whose labels are not known" in report

@@ -148,6 +148,19 @@ def test_a_model_that_onnxruntime_optimized_is_refused_by_operator(own, tmp_path
     assert mistake.endswith("put the model there as it was exported")
 
 
+def test_a_model_that_was_left_in_training_mode_is_refused_by_operator(own):
+    net = Classifier(SHAPE).conv(8, 2, 3, 3).add("GlobalAveragePool").add("Flatten")
+    net.add("Dropout", np.float32(0.5), np.bool_(True)).dense(CLASSES, 8)
+    [mistake] = own(net)
+    assert mistake.startswith(f"{WHERE} was exported in training mode (Dropout): export it in evaluation mode")
+    assert own(Classifier(SHAPE).conv(CLASSES, 2, 3, 3).add("GlobalAveragePool").add("Dropout")) == []
+    net = Classifier(SHAPE).conv(CLASSES, 2, 3, 3)
+    ones = np.ones(CLASSES, np.float32)
+    net.add("BatchNormalization", ones, 0 * ones, 0 * ones, ones, training_mode=1).add("GlobalAveragePool")
+    net.nodes[-2].output.extend(["mean", "variance"])
+    assert "in training mode (BatchNormalization)" in own(net)[0]
+
+
 def test_an_opset_that_onnxruntime_does_not_run_or_that_cannot_be_raised_is_refused(own):
     network().save(WHERE, opset=9)
     assert own() == []
@@ -334,6 +347,17 @@ def test_images_that_do_not_fit_are_shown_as_stored_and_as_scaled(own):
         for part in ("train", "test")
     ]
     assert own(network(shape=(2, "height", "width"))) == []
+
+
+@pytest.mark.parametrize("free", [None, -1, "N"])
+def test_a_batch_is_free_however_an_exporter_says_so(own, free):
+    model = onnx.load(network().save(WHERE))
+    axis = model.graph.input[0].type.tensor_type.shape.dim[0]
+    axis.Clear()
+    if free is not None:
+        setattr(axis, "dim_param" if free == "N" else "dim_value", free)
+    onnx.save(model, WHERE)
+    assert own(batches=[1, 4]) == []
 
 
 def test_labels_beyond_the_classes_are_refused(own):

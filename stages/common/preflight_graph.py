@@ -25,6 +25,7 @@ def graph_mistakes(model, path, where, *, dtype, output):
     """
     yield from _external_data(model, path, where)
     yield from _made_by_others(model, where)
+    yield from _in_training(model, where)
     yield from _types(model, where)
     yield from _input(model, where, dtype)
     yield from _output(model, where, output)
@@ -89,6 +90,27 @@ def _made_by_others(model, where):
     fused = [node for node in model.graph.node if node.domain.startswith("com.microsoft") and node not in quantized]
     if fused:
         yield f"{where} is already optimized by onnxruntime ({_first(fused)} of {fused[0].domain}), which a quantizer cannot read: put the model there as it was exported"
+
+
+def _in_training(model, where):
+    """Yield whether the model draws at random or looks at its batch, as in training: it has no scores of its own then."""
+    true = {name for name, tensor in weights_of(model.graph) if _is_true(tensor)}
+    left = [
+        node
+        for node in model.graph.node
+        if (node.op_type == "Dropout" and node.input[2:3] and node.input[2] in true)
+        or (
+            node.op_type == "BatchNormalization"
+            and any(part.name == "training_mode" and part.i for part in node.attribute)
+        )
+    ]
+    if left:
+        yield f"{where} was exported in training mode ({_first(left)}): export it in evaluation mode, after `model.eval()` in PyTorch"
+
+
+def _is_true(tensor):
+    """Return whether a TensorProto is the one truth value "true"."""
+    return tensor.data_type == TensorProto.BOOL and not tensor.dims and bool(numpy_helper.to_array(tensor))
 
 
 def _first(nodes):
@@ -173,7 +195,10 @@ def _opset(model, where):
 
 
 def fixed_shape(value):
-    """Return an input's axes from a ValueInfoProto: a number where the file fixes one, else None; None if not known."""
+    """Return an input's axes from a ValueInfoProto: a number where the file fixes one, else None; None if not known.
+
+    Some exporters write -1 for a free axis.
+    """
     if not value.type.tensor_type.HasField("shape"):
         return None
-    return [axis.dim_value if axis.HasField("dim_value") else None for axis in value.type.tensor_type.shape.dim]
+    return [axis.dim_value if axis.dim_value > 0 else None for axis in value.type.tensor_type.shape.dim]
