@@ -391,6 +391,9 @@ def test_arrays_that_are_none_and_pixels_that_are_not_finite_are_named(own):
         "data/own/test-images.npy has 1 non-finite values, the first in image 3: mend or remove these images"
     )
     assert mistakes[2].startswith("data/own/test-labels.npy holds int32 of shape (50,): expected int64 of shape (50,)")
+    for mistake in (mistakes[0], mistakes[2]):
+        run_named_command(mistake)
+    assert own() == [mistakes[1]]
 
 
 def test_a_hundred_thousand_images_are_sampled_in_no_time(own):

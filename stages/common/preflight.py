@@ -15,6 +15,7 @@ from stages.common.params_check import missing
 from stages.common.workspace import UserError
 
 SAMPLE = 64  # images of an array that are looked at here, evenly spread; where they are used, all of them are
+INTEGERS = dict.fromkeys(("uint8", "int8", "int16", "uint16", "int32", "uint32"), "int64")
 TRIED = 4  # images that the model is run on, where it takes any number
 
 
@@ -65,7 +66,7 @@ def _arrays(root, data, *, fetched):
             chosen = np.unique(np.linspace(0, len(images) - 1, SAMPLE).astype(int))
             check_finite(images[chosen], path, chosen)
         except UserError as error:
-            mistakes.append(_plain(error, root))
+            mistakes.append(_plain(error, root) + _conversion(root, path, {"float64": "float32", "float16": "float32"}))
     if len(found) == 2 and found["train"].shape[1:] != found["test"].shape[1:]:
         mistakes.append(
             f"{data}/train-images.npy has images {found['train'].shape[1:]} and {data}/test-images.npy {found['test'].shape[1:]}: make both as the model takes them"
@@ -78,7 +79,7 @@ def _arrays(root, data, *, fetched):
         try:
             found["labels"] = labels_or_none(root / path, len(found["test"]))
         except UserError as error:
-            mistakes.append(_plain(error, root))
+            mistakes.append(_plain(error, root) + _conversion(root, path, INTEGERS))
     return found, mistakes
 
 
@@ -94,6 +95,21 @@ def _training_labels(root, data, arrays):
             yield _plain(error, root)
     if arrays.get("labels", ()) is None:
         yield f"{data}/test-labels.npy is empty, and `train` draws its curve with them: put them there, or take the models out of `train`"
+
+
+def _conversion(root, path, types):
+    """Return how to store an array in another type, as the rest of a sentence; nothing if its type is not in `types`."""
+    try:
+        wanted = types.get(str(np.load(root / path, mmap_mode="r", allow_pickle=False).dtype))
+    except (ValueError, OSError, EOFError):  # not an array at all
+        return ""
+    if wanted is None:
+        return ""
+    from stages.common.preflight_graph import replace_command  # noqa: PLC0415 -- imports onnx
+
+    converted = f"numpy.load({path!r}).astype({wanted!r})"
+    command = replace_command(path, "import numpy", f"numpy.save(open({{new!r}}, 'wb'), {converted})")
+    return f"; `{command}` makes it {wanted}"
 
 
 def _plain(error, root):
@@ -166,7 +182,10 @@ def _how_to_fit(path, got, wanted, name):
 
 
 def _moved(path, source, target):
-    return f'python -c "import numpy; a = numpy.load({path!r}); numpy.save({path!r}, numpy.moveaxis(a, {source}, {target}).copy())"'
+    from stages.common.preflight_graph import replace_command  # noqa: PLC0415
+
+    moved = f"numpy.moveaxis(numpy.load({path!r}), {source}, {target}).copy()"
+    return replace_command(path, "import numpy", f"numpy.save(open({{new!r}}, 'wb'), {moved})")
 
 
 def _raised_otherwise(path, where, output, batch, values):

@@ -53,7 +53,16 @@ def weight_mistakes(model, where):
 
 def one_file_command(where):
     """Return the command that puts a model's external data into its own file."""
-    return f'python -c "import onnx; onnx.save(onnx.load({where!r}), {where!r})"'
+    return replace_command(where, "import onnx", f"onnx.save(onnx.load({where!r}), {{new!r}})")
+
+
+def replace_command(path, imports, write):
+    """Return a command that writes a file anew: `write` is Python with {new!r} for a path beside it, which is then renamed.
+
+    The file may be a link into DVC's cache, through which nothing may be written.
+    """
+    new = f"{path}.tmp"
+    return f'python -c "{imports}, os; {write.replace("{new!r}", repr(new))}; os.replace({new!r}, {path!r})"'
 
 
 def _external_data(model, path, where):
@@ -165,7 +174,7 @@ def _output(model, where, output):
         inputs = [value.name for value in real_inputs(model.graph)]
         yield (
             f"{where} ends in ArgMax, so that its output {name!r} is a class and not a score for each: cut it off with "
-            f'`python -c "import onnx.utils; onnx.utils.extract_model({where!r}, {where!r}, {inputs}, [{before!r}])"`'
+            f"`{replace_command(where, 'import onnx.utils', f'onnx.utils.extract_model({where!r}, {{new!r}}, {inputs}, [{before!r}])')}`"
         )
     elif values[name].type.tensor_type.elem_type not in (TensorProto.FLOAT, TensorProto.UNDEFINED):
         kind = TensorProto.DataType.Name(values[name].type.tensor_type.elem_type).lower().replace("double", "float64")
