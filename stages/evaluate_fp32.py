@@ -6,7 +6,7 @@ python -m stages.evaluate_fp32 cnn models/cnn/onnx/fp32.onnx ... (see dvc.yaml)
 import numpy as np
 
 from stages.common.images import labels_or_none, load_images
-from stages.common.model_io import ties
+from stages.common.model_io import tied, ties
 from stages.common.runtime import predict_images
 from stages.common.workspace import read_params, run_main, whole_file, write_metrics
 
@@ -29,8 +29,7 @@ def main(model, onnx_path, images_path, labels_path, predictions_path, metrics_p
                 f"look at `models.{model}.input`, and whether the labels number the classes as the model does"
             )
     write_metrics(metrics_path, {model: {"fp32": metrics}})
-    equal = f", {metrics['ties']:,} with two equal largest outputs" if metrics["ties"] else ""
-    print(f"{model} fp32: {summary} on {len(logits):,} images{equal}")
+    print(f"{model} fp32: {summary} on {len(logits):,} images{tied(metrics['ties'])}")
 
 
 if __name__ == "__main__":
