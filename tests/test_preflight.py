@@ -207,6 +207,14 @@ def run_named_command(mistake):
     subprocess.run([sys.executable, *command[1:]], check=True)
 
 
+def test_a_model_that_is_a_link_into_the_cache_is_looked_at_where_it_lies(own, tmp_path):
+    saved_with_data_beside()
+    Path(WHERE).rename(tmp_path / "in-the-cache")
+    Path(WHERE).symlink_to(tmp_path / "in-the-cache")
+    [mistake] = own()
+    assert "keeps its weights in fp32.onnx.data, which DVC does not follow" in mistake
+
+
 def test_a_second_file_that_is_missing_or_elsewhere_is_named(own):
     saved_with_data_beside().unlink()
     [mistake] = own()
@@ -314,18 +322,19 @@ def test_an_output_that_is_a_map_is_no_classification(own):
 # The arrays
 
 
-def test_channels_last_images_for_a_channels_first_model_are_moved_by_the_command_that_is_named(own):
+@pytest.mark.parametrize("input", [{}, {"channels": 2}, {"mean": [0.1, 0.2]}])
+def test_channels_last_images_for_a_channels_first_model_are_moved_by_the_command_that_is_named(own, input):
     first = np.load("data/own/test-images.npy")
     for part in ("train", "test"):
         path = f"data/own/{part}-images.npy"
         np.save(path, np.moveaxis(np.load(path), 1, -1))
-    mistakes = own(network())
+    mistakes = own(network(), input=input)
     assert len(mistakes) == 2 and mistakes[1].startswith(
         f"data/own/test-images.npy has images (6, 6, 2), and {WHERE} takes images (2, 6, 6): its channels are last and the model's first, "
     )
     for mistake in mistakes:
         run_named_command(mistake)
-    assert own() == []
+    assert own(input=input) == []
     np.testing.assert_array_equal(np.load("data/own/test-images.npy"), first)
 
 
@@ -358,6 +367,16 @@ def test_a_batch_is_free_however_an_exporter_says_so(own, free):
         setattr(axis, "dim_param" if free == "N" else "dim_value", free)
     onnx.save(model, WHERE)
     assert own(batches=[1, 4]) == []
+
+
+def test_channels_that_do_not_match_the_scaling_are_named(own):
+    [mistake, _] = own(network(), input={"mean": [1, 2, 3]})
+    assert mistake == (
+        "data/own/train-images.npy and `models.theirs.input` do not fit: `input.mean` has 3 numbers and the images have 2 "
+        "channels: give one, or one a channel"
+    )
+    [mistake, _] = own(input={"channels": 3})
+    assert "the images have 2 channels and `input.channels` is 3" in mistake
 
 
 def test_labels_beyond_the_classes_are_refused(own):

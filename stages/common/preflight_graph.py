@@ -4,12 +4,14 @@ Every function yields sentences: what was expected, what is there, what to do. `
 """
 
 import difflib
+import os
 from pathlib import Path
 
 import numpy as np
 from onnx import AttributeProto, TensorProto, external_data_helper, numpy_helper
 
 from stages.common.model_file import LEAST_OPSET, opset_of, real_inputs, with_least_opset
+from stages.common.preflight_arrays import replace_command
 
 OLDEST_OPSET = 7  # that onnxruntime runs
 FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
@@ -56,24 +58,15 @@ def one_file_command(where):
     return replace_command(where, "import onnx", f"onnx.save(onnx.load({where!r}), {{new!r}})")
 
 
-def replace_command(path, imports, write):
-    """Return a command that writes a file anew: `write` is Python with {new!r} for a path beside it, which is then renamed.
-
-    The file may be a link into DVC's cache, through which nothing may be written.
-    """
-    new = f"{path}.tmp"
-    return f'python -c "{imports}, os; {write.replace("{new!r}", repr(new))}; os.replace({new!r}, {path!r})"'
-
-
 def _external_data(model, path, where):
     files = {}
     for _, tensor in weights_of(model.graph):
         if external_data_helper.uses_external_data(tensor):
             location = external_data_helper.ExternalDataInfo(tensor).location
             files.setdefault(location, tensor.name)
-    folder = Path(path).resolve().parent
+    folder = Path(path).parent.resolve()  # not the file's own, which may be a link into DVC's cache
     for location, tensor in files.items():
-        file = (folder / location).resolve()
+        file = Path(os.path.normpath(folder / location))
         if not file.is_relative_to(folder):
             yield f"{where} keeps weights ({tensor!r}) in {location}, outside of its folder: export it anew, as one file"
         elif not file.is_file():
