@@ -1,0 +1,32 @@
+"""A static variant from a recipe: its file, and beside it the ranges and the indices of the images behind them."""
+
+import json
+
+from stages.common.calibration import draw_indices
+from stages.common.calibration_settings import calibration_settings
+from stages.common.images import load_images
+from stages.common.static_quantization import calibrate, quantize
+from stages.common.workspace import whole_file, write_text
+
+
+def make_variant(recipe, shared, preprocessed_path, images_path, scaling, variant_path, ranges_path):
+    """Calibrate and quantize by a recipe of params.yaml; return what was done in words.
+
+    `shared`: the calibration settings that the recipe's own `calibrate` overrides; `scaling`: arguments of `to_input`.
+    """
+    recipe = dict(recipe)
+    draw, how = calibration_settings(shared, recipe.pop("calibrate", {}))
+    indices = draw_indices(**draw, available=len(load_images(images_path)))
+    op_types = recipe.get("op_types_to_quantize")
+    ranges = calibrate(preprocessed_path, images_path, indices, scaling, op_types=op_types, **how)
+    with whole_file(variant_path) as temporary:
+        quantized, total = quantize(preprocessed_path, temporary, ranges, **recipe)
+        size = temporary.stat().st_size
+    write_text(ranges_path, ranges_json(ranges, indices, draw | how))
+    return f"{quantized} of {total} layers quantized, {how['method']} on {len(indices)} images, {size:,} bytes"
+
+
+def ranges_json(ranges, indices, settings):
+    """Return the ranges artifact: the calibration settings, the images used, and [lowest, highest] a tensor."""
+    bounds = {tensor: [float(low), float(high)] for tensor, (low, high) in ranges.items()}
+    return json.dumps({"calibrate": settings, "image_indices": indices.tolist(), "ranges": bounds}, indent=1) + "\n"
