@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from stages.common import explanations, tables
 from stages.common.results import call_spread, load_results
 from stages.common.tables import Cell
+from stages.common.tuning import tuning_section
 from stages.common.verdict import sentence
 from stages.common.workspace import read_metrics, read_params, run_main, write_text
 
@@ -26,11 +27,11 @@ FIGURES = {
 }
 
 
-def network_section(root, model, found, variants, *, layers_of, drawn):
+def network_section(root, model, found, variants, *, layers_of, drawn, tuned):
     """Return what the templates say of one network: its verdict, tables, messages, conditions and explanations.
 
-    `layers_of`: the variant that explain-accuracy takes apart; `drawn`: the models under `sensitivity`, since the file
-    of one that was taken out stays where it is.
+    `layers_of`: the variant that explain-accuracy takes apart; `drawn` and `tuned`: the models under
+    `sensitivity` and `tune`, since the file of one that was taken out stays where it is.
     """
     draws = explanations.load_metrics(root, "sensitivity", model) if model in drawn else None
     return {
@@ -48,6 +49,7 @@ def network_section(root, model, found, variants, *, layers_of, drawn):
         "why": speed_section(root, model, variants, explanations.middle_batch(found)),
         "where": accuracy_section(root, model, layers_of),
         "draws": draw_section(model, draws),
+        "tuning": tuning_section(root, model, explanations.middle_batch(found)) if model in tuned else None,
     }
 
 
@@ -139,7 +141,11 @@ def render(template, context):
 def main(html_path, markdown_path):
     models, variants = list(read_params("models")), read_params("variants")
     machine = read_metrics("metrics/machine.json")
-    explained = {"layers_of": read_params("explain.layers_of"), "drawn": read_params("sensitivity")}
+    explained = {
+        "layers_of": read_params("explain.layers_of"),
+        "drawn": read_params("sensitivity"),
+        "tuned": read_params("tune"),
+    }
     results = load_results(".", models, variants)
     context = {
         "machine": machine,
