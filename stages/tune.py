@@ -63,7 +63,7 @@ class Search:
             if field and not self.by_size:
                 field = search.race(field, self.fp32_path, self.values, clock=self.clock, threads=self.threads)
             until = {"clock": self.clock, "until": ACCURACY_UNTIL}
-            winner = search.first_that_holds(field, self.accuracy.holds, repair=self.repaired, **until)
+            winner = search.first_that_holds(field, self.accuracy.holds, repair=self.repaired, rank=self.rank, **until)
             self.choose(winner, hand)
             self.compare_for_the_reader()
             self.metrics |= measure_products(folder, threads=self.threads)
@@ -112,6 +112,12 @@ class Search:
             self.folder, self.images_path, self.labels_path, indices, self.fp32_path, self.scaling, **settings
         )
         self.accuracy = search.Accuracy(validation.compare_file, limit / 100)
+
+    def rank(self, point):
+        """Return what points are ordered by when they are asked for their accuracy: smaller is better."""
+        if self.by_size:
+            return point.size_bytes
+        return point.raced[0] if point.raced else point.screened
 
     def repaired(self, point):
         """Return the points that take the place of one whose accuracy does not hold."""
@@ -193,7 +199,7 @@ def summary(points, chosen, hand):
             "change_low": hand.judged["change_low"],
         }
     if chosen:
-        keys = ("images", "accuracy_change", "change_low", "change_high", "changed")
+        keys = ("images", "accuracy", "accuracy_change", "change_low", "change_high", "changed")
         found |= {"size_bytes": chosen.size_bytes, "validation": {key: chosen.judged[key] for key in keys}}
     return found
 

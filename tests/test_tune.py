@@ -278,6 +278,7 @@ def test_a_point_whose_accuracy_may_not_hold_is_repaired_before_a_slower_one_is_
     found = search.first_that_holds(
         [fast, slow], search.Accuracy(results.__getitem__, 0.005).holds, clock=Stopped(), until=1.0,
         repair=lambda failed: [repaired] if failed is fast else [],
+        rank=lambda one: one.raced[0] if one.raced else one.screened,
     )  # fmt: skip
     assert found is repaired and slow.judged is None
     assert (fast.outcome, fast.reason) == ("inaccurate", "accuracy -0.40 points, and it could be -0.90")

@@ -281,10 +281,10 @@ def repairs(point, space, *, narrow_sums):
     return found + [(space.recipe(shape) | {"calibrate": images | how}, shape) for how in CALIBRATIONS]
 
 
-def first_that_holds(queue, holds, *, repair, clock, until):
-    """Return the first point of a queue, fastest first, for which `holds(point)`; None if there is none.
+def first_that_holds(queue, holds, *, repair, rank, clock, until):
+    """Return the first point of a queue, best first, for which `holds(point)`; None if there is none.
 
-    `repair(point)` returns points in place of one whose accuracy does not hold; they join the queue by their time.
+    `repair(point)` returns points in place of one whose accuracy does not hold; they join the queue by `rank(point)`.
     """
     queue, first = list(queue), True
     while queue and (first or clock.left(until) > 0):
@@ -292,7 +292,8 @@ def first_that_holds(queue, holds, *, repair, clock, until):
         clock.show(f"accuracy of {point.name}")
         if holds(point):
             return point
-        queue = sorted([*queue, *repair(point)], key=lambda other: other.raced[0] if other.raced else other.screened)
+        if new := repair(point):
+            queue = sorted([*queue, *new], key=rank)
     for point in queue:
         point.drop(NOT_REACHED, "not reached in the time for accuracy")
     return None
