@@ -1,0 +1,39 @@
+"""Training images that no calibration has seen: what a search may judge accuracy on, so that the test set stays unseen."""
+
+from pathlib import Path
+
+import numpy as np
+
+from stages.common.images import load_images, load_labels
+from stages.common.paired import compare
+from stages.common.runtime import predict_images
+from stages.common.workspace import UserError
+
+
+def draw_validation(*, seed, images, available, taken):
+    """Return the indices of validation images, (images,) int64, ascending: of all but the `taken` ones."""
+    free = np.setdiff1d(np.arange(available), taken)
+    if images > len(free):
+        raise UserError(
+            f"tune asks for {images} validation images, and of {available} training images {len(free)} are left beside those of the calibration: ask for fewer."
+        )
+    return np.sort(np.random.default_rng(seed).choice(free, images, replace=False))
+
+
+class Validation:
+    """A validation split in a file of its own, fp32's predictions of it, and the paired comparison with these."""
+
+    def __init__(self, folder, images_path, labels_path, indices, fp32_path, scaling, *, batch_size, threads):
+        self.path, self.count, self.scaling = Path(folder) / "validation-images.npy", len(indices), scaling
+        self.settings = {"batch_size": batch_size, "threads": threads}
+        stored = load_images(images_path)
+        np.save(self.path, stored[indices])
+        self.labels = load_labels(labels_path, len(stored))[indices]
+        self.baseline = self._predict(fp32_path)
+
+    def _predict(self, path):
+        return predict_images(path, self.path, self.scaling, images=self.count, **self.settings)
+
+    def compare_file(self, path):
+        """Return the paired comparison of a file's predictions with fp32's (see paired.compare)."""
+        return compare(self._predict(path), self.baseline, self.labels)
