@@ -40,7 +40,8 @@ class Search:
     """The search on one model: `run` it, then `points`, `chosen` (None is fp32 itself) and `metrics` are there.
 
     `plan`: tune.<model>; `hand_written`: {name: recipe}; `shared`: the calibration settings; `files`: (fp32, preprocessed,
-    training images, their labels); `batch`: images of the timed call; `evaluate`: batch_size and threads of predictions.
+    training images, their labels); `batch`: images of the timed call; `evaluate`: batch_size, threads and output of
+    predictions.
     """
 
     def __init__(self, plan, hand_written, shared, files, scaling, *, batch, evaluate, threads):
@@ -112,6 +113,7 @@ class Search:
             self.folder, self.images_path, self.labels_path, indices, self.fp32_path, self.scaling, **settings
         )
         self.accuracy = search.Accuracy(validation.compare_file, limit / 100)
+        self.metrics["labelled"] = int(validation.labelled)
 
     def rank(self, point):
         """Return what points are ordered by when they are asked for their accuracy: smaller is better."""
@@ -226,7 +228,8 @@ def recipe_text(model, chosen):
 
 def main(model, fp32_path, preprocessed_path, images_path, labels_path, recipe_path, metrics_path, points_path):
     logging.getLogger().setLevel(logging.ERROR)  # the quantizer's advice on recipes, some of which are here to be timed
-    plan, evaluate = read_params(f"tune.{model}"), read_params("evaluate")
+    plan = read_params(f"tune.{model}")
+    evaluate = read_params("evaluate") | {"output": read_params(f"models.{model}.evaluate").get("output")}
     hand_written, shared = read_params("calibrate_quantize"), read_params("calibrate")
     scaling, threads = read_params(f"models.{model}.input"), read_params("benchmark.threads")
     batches = read_params(f"models.{model}.benchmark.batches")
@@ -254,8 +257,8 @@ def sentence(model, metrics):
         if over
         else ""
     )
-    change = 100 * metrics["validation"]["accuracy_change"]
-    return f"{model}: {tried}, tuned is {metrics['chosen']}: {speed} of fp32 at batch {metrics['batch']}{words}, accuracy {change:+.2f} points"
+    change, what = 100 * metrics["validation"]["accuracy_change"], "accuracy" if metrics["labelled"] else "agreement"
+    return f"{model}: {tried}, tuned is {metrics['chosen']}: {speed} of fp32 at batch {metrics['batch']}{words}, {what} {change:+.2f} points"
 
 
 if __name__ == "__main__":

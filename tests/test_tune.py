@@ -17,6 +17,7 @@ from stages.common import machine_lock
 from stages.common import recipe_search as search
 from stages.common.runtime import predict_images
 from stages.common.search_points import HAND_WRITTEN, SEARCHED, Point
+from stages.common.tuning import found
 from stages.common.validation import draw_validation
 from stages.common.workspace import UserError
 from stages.preprocess import preprocess
@@ -54,7 +55,7 @@ def workspace(folder, monkeypatch, tmp_path):
             "calibrate_quantize": BY_HAND if recipes is None else recipes,
             "evaluate": {"batch_size": 50, "threads": 1},
             "benchmark": {"threads": 1},
-            "models": {"small": {"input": SCALING, "benchmark": {"batches": [1, 8]}}},
+            "models": {"small": {"input": SCALING, "evaluate": {"images": 1}, "benchmark": {"batches": [1, 8]}}},
             "tune": {"small": PLAN | plan},
         }
         (folder / "params.yaml").write_text(yaml.safe_dump(params))
@@ -83,6 +84,17 @@ def test_every_point_has_an_outcome_and_what_was_dropped_a_reason(workspace):
     assert recipe == "fp32" if metrics["chosen"] == "fp32" else recipe in [json.loads(row["recipe"]) for row in rows]
     plot_tune.main("small", "metrics.json", "points.csv", "points.png")
     assert Path("points.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_without_labels_the_condition_is_one_of_agreement_and_the_words_say_so(workspace, monkeypatch, capsys):
+    np.save("none.npy", np.empty(0, np.int64))
+    monkeypatch.setitem(globals(), "FILES", [*FILES[:3], "none.npy"])
+    metrics, rows = run()
+    assert metrics["labelled"] == 0 and metrics["chosen"] != "fp32"
+    [chosen] = [row for row in rows if row["outcome"] == "chosen"]
+    lost = -float(chosen["accuracy_change"]) * int(chosen["validation_images"])
+    assert lost == pytest.approx(int(chosen["changed"]), abs=0.01)
+    assert "agreement" in found(metrics) and ", agreement " in capsys.readouterr().out
 
 
 def test_the_recipe_is_reproduced_byte_for_byte_by_build_tuned_and_as_a_variant_in_params_yaml(workspace, folder):

@@ -8,7 +8,7 @@ from stages.common.tuning import found, recipe_entry, tuning_section
 from stages.plot_tune import front
 
 METRICS = {
-    "objective": "latency", "batch": 1, "threads": 1, "max_drop": 0.5, "speedup": 1.68, "speedup_low": 1.67, "speedup_high": 1.69,
+    "objective": "latency", "batch": 1, "threads": 1, "max_drop": 0.5, "labelled": 1, "speedup": 1.68, "speedup_low": 1.67, "speedup_high": 1.69,
     "rounds": 20, "over_hand_written": {"speedup": 1.18, "speedup_low": 1.17, "speedup_high": 1.19},
     "tuned_gops": 126.1, "fp32_gops": 72.1, "int8_product_gops": 169.9, "fp32_product_gops": 64.5, "chosen": "searched-06",
     "points": {"tried": 23, "tied": 1, "behind": 15, "inaccurate": 4, "same_file": 2, "failed": 0, "not_reached": 0},

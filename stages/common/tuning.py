@@ -44,7 +44,7 @@ def searched(metrics):
     points = metrics["points"]
     parts = {
         "behind": "were behind",
-        "inaccurate": f"may lose more than {metrics['max_drop']:g} points of accuracy",
+        "inaccurate": f"may lose more than {metrics['max_drop']:g} points of {'accuracy' if metrics['labelled'] else 'agreement'}",
         "same_file": "gave the same file as another",
         "failed": "do not work",
         "not_reached": "were not reached in the time",
@@ -62,7 +62,8 @@ def found(metrics):
     speed = "{speedup:.2f}x as fast as fp32 ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics)
     judged = metrics["validation"]
     change, low, high = (100 * judged[key] for key in ("accuracy_change", "change_low", "change_high"))
-    accuracy = f"on {judged['images']:,} validation images its accuracy changes by {change:+.2f} points ({low:+.2f} to {high:+.2f})"
+    what = "accuracy" if metrics["labelled"] else "agreement with fp32"
+    accuracy = f"on {judged['images']:,} validation images its {what} changes by {change:+.2f} points ({low:+.2f} to {high:+.2f})"
     if "over_hand_written" not in metrics:
         return f"`tuned` is `{metrics['chosen']}`, {speed}, which nothing else beats for certain; {accuracy}."
     over = "{speedup:.2f}x ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics["over_hand_written"])

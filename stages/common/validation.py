@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.common.images import load_images, load_labels
+from stages.common.images import labels_or_none, load_images
 from stages.common.paired import compare
 from stages.common.runtime import predict_images
 from stages.common.workspace import UserError
@@ -21,15 +21,21 @@ def draw_validation(*, seed, images, available, taken):
 
 
 class Validation:
-    """A validation split in a file of its own, fp32's predictions of it, and the paired comparison with these."""
+    """A validation split in a file of its own, fp32's predictions of it, and the paired comparison with these.
 
-    def __init__(self, folder, images_path, labels_path, indices, fp32_path, scaling, *, batch_size, threads):
+    `settings`: batch_size, threads and output of `predict_images`. Without labels what fp32 predicts stands for them, so
+    that the change of accuracy is the loss of agreement; `labelled` tells.
+    """
+
+    def __init__(self, folder, images_path, labels_path, indices, fp32_path, scaling, **settings):
         self.path, self.count, self.scaling = Path(folder) / "validation-images.npy", len(indices), scaling
-        self.settings = {"batch_size": batch_size, "threads": threads}
+        self.settings = settings
         stored = load_images(images_path)
         np.save(self.path, stored[indices])
-        self.labels = load_labels(labels_path, len(stored))[indices]
         self.baseline = self._predict(fp32_path)
+        labels = labels_or_none(labels_path, len(stored))
+        self.labelled = labels is not None
+        self.labels = labels[indices] if self.labelled else self.baseline.argmax(1)
 
     def _predict(self, path):
         return predict_images(path, self.path, self.scaling, images=self.count, **self.settings)
