@@ -16,7 +16,7 @@ import onnx
 import yaml
 
 from stages.common import recipe_search as search
-from stages.common.cpu import EXACT_INT8, best_int8_path, cpu_model_and_flags
+from stages.common.cpu import EXACT_INT8, best_int8_path, cpu_model_and_flags, usable_cores
 from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
 from stages.common.matrix_products import measure_products, operations_per_image
@@ -31,6 +31,7 @@ HAND_WRITTEN_UNTIL, ACCURACY_UNTIL, FOR_THE_READER_UNTIL = 0.7, 0.85, 0.9  # of 
 PROFILE_SHARE = 0.05  # of the budget
 COMPARISONS = 3  # predictions of int8 files that the share is planned for, beside fp32's
 FEWEST_IMAGES = 100
+CORE_WORTH = 0.75  # of a further core to predictions, carefully guessed
 PREDICTED_AT_ONCE = 32  # memory only; resnet18 at 224 needs 3 MB an image for one tensor
 LIKELY = 4  # predictions that may be lost in the long run where none of a sample is, with 97.5 % confidence
 LAST_SEED = 1000  # of the last rounds: none of the race
@@ -40,7 +41,7 @@ class Search:
     """The search on one model: `run` it, then `points`, `chosen` (None is fp32 itself) and `metrics` are there.
 
     `plan`: tune.<model>; `hand_written`: {name: recipe}; `shared`: the calibration settings; `files`: (fp32, preprocessed,
-    training images, their labels); `batch`: images of the timed call; `evaluate`: batch_size, threads and output of
+    training images, their labels); `batch`: images of the timed call; `evaluate`: batch_size and output of
     predictions.
     """
 
@@ -100,7 +101,9 @@ class Search:
     def open_validation(self):
         """Draw as many validation images as there is time for, and predict them with fp32."""
         limit, draw = self.plan["max_drop"], {"seed": self.plan["seed"], "available": self.builder.available}
-        images = affordable_images(self.plan, *self.screening.image_seconds(), draw["available"] - len(self.taken))
+        cores = usable_cores()  # the machine is the search's alone, and predictions are not timed
+        seconds = (value / (1 + CORE_WORTH * (cores - 1)) for value in self.screening.image_seconds())
+        images = affordable_images(self.plan, *seconds, draw["available"] - len(self.taken))
         if images * limit / 100 < LIKELY:
             print(
                 f"warning: {images} validation images cannot show that no more than {limit:g} points are lost: "
@@ -108,7 +111,8 @@ class Search:
             )
         indices = draw_validation(**draw, images=images, taken=self.taken)
         self.clock.show("fp32's predictions")
-        settings = self.evaluate | {"batch_size": min(self.evaluate["batch_size"], PREDICTED_AT_ONCE)}
+        batch_size = min(self.evaluate["batch_size"], PREDICTED_AT_ONCE)
+        settings = self.evaluate | {"batch_size": batch_size, "threads": cores}
         validation = Validation(
             self.folder, self.images_path, self.labels_path, indices, self.fp32_path, self.scaling, **settings
         )
