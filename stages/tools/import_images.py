@@ -31,8 +31,8 @@ def import_images(folder, target, *, classes=None, test_share=None, seed=0, **fo
     """
     target, listing = Path(target), list_images(folder, classes=classes, test_share=test_share, seed=seed)
     shape = first_shape(listing, form)
-    broken = []
-    with ExitStack() as stack, tqdm(total=len(listing.train) + len(listing.test), unit=" images") as progress:
+    broken, total = [], len(listing.train) + len(listing.test)
+    with ExitStack() as stack, tqdm(total=total, desc="import", unit="image", mininterval=1) as progress:
         for part in ("train", "test"):
             images = getattr(listing, part)
             file = stack.enter_context(growing_array(target / f"{part}-images.npy", (len(images), *shape)))
