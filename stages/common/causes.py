@@ -197,15 +197,18 @@ def _rest(own, baseline):
 
 
 def describe(layer, original):
-    """Return a layer for a sentence: "first convolution node_conv2d with 1 input channel", "MaxPool node_max_pool2d"."""
+    """Return a layer for a sentence: "first convolution conv_1 with 1 input channel", "depthwise convolution conv_2"."""
     node = original.nodes[layer]
     family = family_of(node.op_type)
     words = f"{NOUNS.get(family, node.op_type)} {layer}"
     if family == "Conv":
         first = next(name for name, other in original.nodes.items() if family_of(other.op_type) == "Conv")
-        channels = original.weights.get(node.input[1], (0, 0))[1]
+        outputs, channels = original.weights.get(node.input[1], (0, 0))[:2]
+        groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
+        if groups > 1:  # its weights' second dimension counts the channels of a group
+            words = f"{'depthwise' if groups == outputs else 'grouped'} {words}"
         words = f"first {words}" if layer == first else words
-        if 0 < channels < FEW_CHANNELS:
+        if groups == 1 and 0 < channels < FEW_CHANNELS:
             words += f" with {channels} input channel{'s' * (channels > 1)}"
     return words
 
