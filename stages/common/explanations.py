@@ -117,20 +117,27 @@ def accuracy_sentence(variant, found):
     return " ".join(parts)
 
 
+def draws_are_of_accuracy(found):
+    """Return whether `sensitivity` measured a variant's accuracy change; without labels it is the agreement with fp32."""
+    return "accuracy_change" in found["recipe"]
+
+
 def draw_rows(model, variant, found):
-    """Return the spread of the accuracy change over calibration draws, a row a number of calibration images."""
+    """Return the spread of the accuracy change (of the agreement, without labels) over calibration draws, a row a number of calibration images."""
     source = f"metrics/sensitivity/{model}.json"
-    rows = []
+    rows, what, form = [], "change", "{:+.2f}"
+    if not draws_are_of_accuracy(found):
+        what, form = "agreement", "{:.2f}"
     for name, cell in found.items():
         if name.startswith("images_"):
-            points = {key: f"{100 * cell[key]:+.2f}" for key in ("mean_change", "worst_change", "best_change")}
+            points = [form.format(100 * cell[f"{which}_{what}"]) for which in ("mean", "worst", "best")]
             rows.append({
                 "calibration images": Cell(name.removeprefix("images_")),
                 "draws": Cell(str(cell["seeds"]), source),
-                "mean change": Cell(points["mean_change"], source),
+                f"mean {what}": Cell(points[0], source),
                 "spread (sd)": Cell(f"{100 * cell['spread']:.3f}", source),
-                "worst": Cell(points["worst_change"], source),
-                "best": Cell(points["best_change"], source),
+                "worst": Cell(points[1], source),
+                "best": Cell(points[2], source),
                 "different files": Cell(str(cell["distinct_models"]), source),
             })  # fmt: skip
     return rows

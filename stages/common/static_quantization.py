@@ -14,8 +14,9 @@ from stages.common.quantization import check_excluded_nodes, count_quantized, on
 def calibrate(preprocessed_path, images_path, indices, scaling, *, batch_size, method, op_types=None, **options):
     """Return {tensor: (lowest, highest)} over the images at `indices`, read and run `batch_size` at a time.
 
-    `options` are the method's parameters, as in params.yaml.
+    A batch that the file fixes takes the place of `batch_size`. `options` are the method's parameters, as in params.yaml.
     """
+    batch_size = fixed_batch(preprocessed_path) or batch_size
 
     def batches():
         for start in range(0, len(indices), batch_size):
@@ -25,6 +26,12 @@ def calibrate(preprocessed_path, images_path, indices, scaling, *, batch_size, m
             yield to_input(images, **scaling)
 
     return collect_ranges(preprocessed_path, batches, method=method, op_types=op_types, **options)
+
+
+def fixed_batch(preprocessed_path):
+    """Return the batch size that a preprocessed file fixes, or 0 if it takes any."""
+    [value] = onnx.load(preprocessed_path).graph.input
+    return value.type.tensor_type.shape.dim[0].dim_value
 
 
 def quantize(preprocessed_path, variant_path, ranges, **recipe):
