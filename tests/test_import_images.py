@@ -160,6 +160,11 @@ def test_a_png_arrives_pixel_by_pixel():
     np.testing.assert_array_equal(only("a.png"), np.asarray(gradient(6, 8)).transpose(2, 0, 1))
 
 
+def test_channels_can_come_last():
+    gradient(6, 8).save("a.png")
+    np.testing.assert_array_equal(only("a.png", "--channels-last"), np.asarray(gradient(6, 8)))
+
+
 def test_a_photograph_is_turned_upright():
     """A camera held sideways stores the picture lying down, and orientation 6 in its EXIF data."""
     exif = Image.Exif()
@@ -290,7 +295,7 @@ def test_images_of_several_sizes_need_a_size():
     class_folders({"cat": 4, "dog": 4})
     picture("pictures/dog/02.png", size=(8, 6))
     sentence = refusal()
-    assert sentence.endswith(" (height x width): give one size to all with --size.") and "8x6" in sentence
+    assert sentence.endswith(": give one size to all with --size.") and "(1, 8, 6)" in sentence
     assert run("--size", "4")["train-images"].shape[1:] == (1, 4, 4)
 
 

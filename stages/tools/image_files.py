@@ -9,9 +9,17 @@ INTERPOLATIONS = {"nearest": Image.Resampling.NEAREST, "bilinear": Image.Resampl
 
 
 def read_pixels(
-    path, *, channels, size=None, fit="crop", shorter_side=None, interpolation="bilinear", background="white"
+    path,
+    *,
+    channels,
+    channels_last=False,
+    size=None,
+    fit="crop",
+    shorter_side=None,
+    interpolation="bilinear",
+    background="white",
 ):
-    """Return an image file as (channels, height, width) uint8.
+    """Return an image file as uint8 of shape (channels, height, width), or with `channels_last` (height, width, channels).
 
     It is turned upright as its EXIF data says; what is transparent lies on `background`; 16 bits a channel become 8; of
     an animation the first picture counts. `size` is (height, width), None leaves the image's own; `fit`, `shorter_side`:
@@ -21,8 +29,8 @@ def read_pixels(
         image = in_channels(ImageOps.exif_transpose(stored), channels, background)
     if size is not None:
         image = resized(image, size, fit, shorter_side, INTERPOLATIONS[interpolation], background)
-    pixels = np.asarray(image)
-    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+    pixels = np.asarray(image).reshape(image.height, image.width, channels)
+    return pixels if channels_last else pixels.transpose(2, 0, 1)
 
 
 def in_channels(image, channels, background):

@@ -24,7 +24,7 @@ from stages.tools.image_folders import list_images, shortened
 
 
 def import_images(folder, target, *, classes=None, test_share=None, seed=0, **form):
-    """Write the images below `folder` as arrays into the folder `target`; return the Listing and (C, H, W).
+    """Write the images below `folder` as arrays into the folder `target`; return the Listing and an image's shape.
 
     `form`: the arguments of `read_pixels`. Images are read one at a time, so memory does not grow with their size times
     their number. All arrays are written, or none. Raises UserError, which names every image that cannot be read.
@@ -60,15 +60,13 @@ def growing_array(path, shape):
 
 
 def first_shape(listing, form):
-    """Return (C, H, W) of all arrays: what is asked for, or that of the first image that can be read."""
-    if form.get("size") is not None:
-        return (form["channels"], *form["size"])
+    """Return the shape of all images: that of the first one that can be read, which is what is asked for if it is."""
     for path, _ in [*listing.train, *listing.test]:
         try:
             return read_pixels(path, **form).shape
         except Exception:  # noqa: S112 -- whatever a broken file makes Pillow raise; it is named with the others
             continue
-    return (form["channels"], 0, 0)
+    return (0, 0, 0)
 
 
 def append_image(file, path, shape, form, broken):
@@ -79,10 +77,8 @@ def append_image(file, path, shape, form, broken):
         broken.append(f"{path} ({' '.join(str(error).split()) or type(error).__name__})")
         return
     if pixels.shape != shape:
-        (height, width), (own_height, own_width) = shape[1:], pixels.shape[1:]
         raise UserError(
-            f"{path} is {own_height}x{own_width} and the images before it are {height}x{width} (height x width): "
-            "give one size to all with --size."
+            f"{path} has the shape {pixels.shape} and the images before it {shape}: give one size to all with --size."
         )
     file.write(pixels.tobytes())
 
@@ -104,6 +100,7 @@ def parse(arguments):
     parser.add_argument("folder", type=Path, help="of class folders, of train/ and test/, or of images without labels")
     parser.add_argument("dataset", type=dataset_name, help="its name in params.yaml; the arrays go to data/DATASET/")
     parser.add_argument("--channels", type=int, choices=(1, 3), required=True, help="1: grey, 3: red, green and blue")
+    parser.add_argument("--channels-last", action="store_true", help="store (N, H, W, C), for a model that takes it so")
     parser.add_argument(
         "--size", type=height_and_width, help="HEIGHTxWIDTH or one number for both; default: as the images are"
     )
