@@ -14,7 +14,7 @@ from stages import evaluate
 from stages.common.images import labels_or_none, load_labels, to_input
 from stages.common.model_io import ties
 from stages.common.runtime import open_session, predict_images
-from stages.common.static_quantization import calibrate
+from stages.common.static_quantization import calibrate, quantize
 from stages.common.verdict import sentence
 from stages.common.workspace import UserError
 from stages.preprocess import preprocess
@@ -84,6 +84,14 @@ def test_an_old_opset_is_raised_before_quantization_and_the_baseline_stays_as_it
     assert preprocess(path, tmp_path / "preprocessed.onnx") == f", opset {opset} raised to 13"
     assert onnx.load(tmp_path / "preprocessed.onnx").opset_import[0].version == 13 and path.read_bytes() == before
     np.testing.assert_allclose(predict_images(tmp_path / "preprocessed.onnx", images, {}, **RUN), logits, atol=1e-6)
+    how = {"batch_size": 20, "method": "MinMax"}
+    ranges = calibrate(tmp_path / "preprocessed.onnx", images, np.arange(20), {}, **how)
+    recipe = {"quant_format": "QDQ", "activation_type": "QUInt8", "weight_type": "QInt8", "reduce_range": True}
+    assert quantize(tmp_path / "preprocessed.onnx", tmp_path / "int8.onnx", ranges, **recipe, per_channel=True) == (
+        2,
+        2,
+    )
+    assert np.abs(predict_images(tmp_path / "int8.onnx", images, {}, **RUN) - logits).max() < 0.1 * np.ptp(logits)
 
 
 def test_of_several_outputs_the_one_that_is_judged_has_to_be_named(tmp_path, images):

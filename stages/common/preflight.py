@@ -4,6 +4,7 @@ The `machine` stage, which runs first and always, lists what is found here toget
 Models that are trained here are not looked at: they do not exist yet, and export checks them.
 """
 
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -168,6 +169,24 @@ def _moved(path, source, target):
     return f'python -c "import numpy; a = numpy.load({path!r}); numpy.save({path!r}, numpy.moveaxis(a, {source}, {target}).copy())"'
 
 
+def _raised_otherwise(path, where, output, batch, values):
+    """Yield whether raising an old opset changes the scores: all variants would be of another model."""
+    import onnx  # noqa: PLC0415
+
+    from stages.common.model_file import LEAST_OPSET, opset_of, with_least_opset  # noqa: PLC0415
+    from stages.common.runtime import open_session  # noqa: PLC0415
+
+    model = onnx.load(path)
+    if opset_of(model) >= LEAST_OPSET:
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(with_least_opset(model), f"{folder}/raised.onnx")
+        session = open_session(f"{folder}/raised.onnx", threads=1)
+        again = session.run([output or output_names(session)[0]], {session.get_inputs()[0].name: batch})[0]
+    if not np.allclose(again, values, rtol=1e-3, atol=1e-3 * np.abs(values).max()):
+        yield f"{where} has opset {opset_of(model)}, and raised to {LEAST_OPSET}, which quantization needs, it gives other scores: export it anew with opset {LEAST_OPSET} or later"
+
+
 def run_mistakes(path, where, output, shape, scaling, arrays, data):
     """Yield what a real batch shows: that the file does not run, gives no scores, or fewer classes than there are labels."""
     from stages.common.runtime import open_session  # noqa: PLC0415
@@ -180,6 +199,7 @@ def run_mistakes(path, where, output, shape, scaling, arrays, data):
     except Exception as error:  # onnxruntime has a class for every status
         yield f"{where} does not run on the first test images: {' '.join(str(error).split())[:300]}"
         return
+    yield from _raised_otherwise(path, where, output, batch, values)
     logits = as_logits(values)
     if logits.ndim != 2 or len(logits) != len(batch):
         yield f"{where} gives an output {values.shape} for {len(batch)} images, and (images, classes) is expected: export it with a score for each class"

@@ -34,6 +34,11 @@ def fixed_batch(preprocessed_path):
     return value.type.tensor_type.shape.dim[0].dim_value
 
 
+def check_recipe(preprocessed_path, recipe):
+    """Raise UserError, before any calibration, if the recipe excludes a node that the file does not have."""
+    check_excluded_nodes(onnx.load(preprocessed_path), recipe)
+
+
 def quantize(preprocessed_path, variant_path, ranges, **recipe):
     """Quantize one file into another with given ranges; return (layers quantized, layers in all)."""
     model = onnx.load(preprocessed_path)
