@@ -132,3 +132,22 @@ def run_pipeline(params, repository):
     for command in commands(params, repository):
         _, _, module, *arguments = command.split()
         importlib.import_module(module).main(*arguments)
+
+
+def save_many(path, shape, count, dtype):
+    """Write `count` images, a thousand random ones over and over, without ever holding them all in memory."""
+    block = images_like(shape, 1000, 0, dtype)
+    stored = np.lib.format.open_memmap(path, "w+", dtype, (count, *shape))
+    for start in range(0, count, len(block)):
+        stored[start : start + len(block)] = block[: count - start]
+    stored.flush()
+    return path
+
+
+def prediction_megabytes(onnx_path, images_path, images):
+    """Predict; return the peak resident memory of this process in MB, to be asked for in a process of its own."""
+    from stages.common.runtime import predict_images  # noqa: PLC0415 -- the process that asks is to stay small
+    from stages.tools.check_calibration import peak_megabytes  # noqa: PLC0415
+
+    predict_images(onnx_path, images_path, {"scale": 1 / 255}, images=images, batch_size=250, threads=1)
+    return peak_megabytes()

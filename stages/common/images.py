@@ -10,7 +10,7 @@ import numpy as np
 
 from stages.common.workspace import UserError
 
-MAPPED_BYTES = 4 * 2**20  # pages of a map that were read stay in memory until it is closed: then a new one is made
+MAPPED_BYTES = 2**20  # pages of a map that were read stay in memory until it is closed: then a new one is made
 IMAGES = "uint8 or float32 of shape (N, C, H, W), (N, C, L) or (N, F)"
 
 
