@@ -379,6 +379,11 @@ def test_a_hundred_thousand_images_are_sampled_in_no_time(own):
     assert "the first in image 0" in mistake and time.monotonic() - start < 5
 
 
+def test_a_batch_of_minus_one_is_a_free_one(own):
+    """As PaddlePaddle's exporter writes it."""
+    assert own(network(batch=-1), batches=[1, 32]) == []
+
+
 def test_the_batches_of_the_benchmark_have_to_be_the_fixed_one(own):
     assert own(network(batch=8), batches=[8]) == []
     assert own(batches=[1, 32]) == [

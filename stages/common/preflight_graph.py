@@ -173,7 +173,10 @@ def _opset(model, where):
 
 
 def fixed_shape(value):
-    """Return an input's axes from a ValueInfoProto: a number where the file fixes one, else None; None if not known."""
+    """Return an input's axes from a ValueInfoProto: a number where the file fixes one, else None; None if not known.
+
+    PaddlePaddle writes -1 for an axis that is free.
+    """
     if not value.type.tensor_type.HasField("shape"):
         return None
-    return [axis.dim_value if axis.HasField("dim_value") else None for axis in value.type.tensor_type.shape.dim]
+    return [axis.dim_value if axis.dim_value > 0 else None for axis in value.type.tensor_type.shape.dim]
