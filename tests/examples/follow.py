@@ -23,12 +23,15 @@ def commands(readme):
 
 
 def run(command, folder):
-    """Run a shell command in a folder, with this Python first on PATH. Raises CalledProcessError with its output."""
+    """Run a shell command in a folder, with this Python first on PATH; return what it printed. Raises RuntimeError with it."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(  # noqa: S602 -- the README's own lines, as a reader types them into a shell
-        command, cwd=folder, env=os.environ | {"PATH": path}, shell=True, check=True, text=True,
+    done = subprocess.run(  # noqa: S602 -- the README's own lines, as a reader types them into a shell
+        command, cwd=folder, env=os.environ | {"PATH": path}, shell=True, check=False, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    ).stdout  # fmt: skip
+    )  # fmt: skip
+    if done.returncode != 0:
+        raise RuntimeError(f"`{command}` failed: {done.stdout}")
+    return done.stdout
 
 
 def main(example, folder):
