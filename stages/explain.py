@@ -51,7 +51,7 @@ def explain(paths, graphs, preprocessed, inputs, *, rounds, seconds, threads):
         profiles, cost = measure_profiles(paths, graphs, inputs, rounds=rounds, seconds=seconds, threads=threads)
         memory = {variant: session_bytes(path, threads=threads) for variant, path in paths.items()}
     metrics = {
-        variant: {**count_graph(nodes[variant], graph, weighted), "session_bytes": memory[variant]}
+        variant: {**count_graph(nodes[variant], graph, weighted, original), "session_bytes": memory[variant]}
         for variant, graph in graphs.items()
     }
     times, causes = {}, []

@@ -42,7 +42,7 @@ def network_section(root, model, found, variants, *, layers_of, drawn):
         "name": model,
         "verdict": sentence(model, found, variants),
         "summary": with_spread(model, tables.summary_rows(model, found, variants), draws),
-        "absolute": tables.absolute_rows(model, found, variants),
+        "absolute": absolute_rows(root, model, found, variants),
         "predictions": tables.prediction_rows(model, found, variants),
         "latency": tables.latency_rows(model, found, call_spread(root, model)),
         "loading": tables.loading_rows(model, found, variants),
@@ -55,6 +55,13 @@ def network_section(root, model, found, variants, *, layers_of, drawn):
         "where": accuracy_section(root, model, layers_of),
         "draws": draw_section(model, draws),
     }
+
+
+def absolute_rows(root, model, found, variants):
+    """Return the table of absolute numbers, with the convolutions that run in integers if `explain` was run."""
+    rows, metrics = tables.absolute_rows(model, found, variants), explanations.load_metrics(root, "explain", model)
+    names = [tables.BASELINE, *variants]
+    return rows if metrics is None else [*rows, explanations.convolution_row(model, metrics, names)]
 
 
 def with_spread(model, rows, draws):

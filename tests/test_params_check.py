@@ -304,7 +304,7 @@ def test_images_are_counted_in_the_arrays_that_are_there(refused, tmp_path):
     for part, count in (("train", 150), ("test", 10_000)):
         np.save(tmp_path / f"data/birds/{part}-images.npy", np.zeros((count, 1, 2, 2), np.uint8))
         np.save(tmp_path / f"data/birds/{part}-labels.npy", np.zeros(count, np.int64))
-    assert refused({"dataset": "birds", "sensitivity": {}}) == (
+    assert refused({"dataset": "birds", "sensitivity": {}, "train.resnet18.images": 150}) == (
         "error: params.yaml: `calibrate.images` is 200 and data/birds/train-images.npy has 150 images: ask for fewer."
     )
 

@@ -50,8 +50,8 @@ def graph_rows(model, metrics, batch):
             cell = found[f"batch_{batch}"]
             rows.append({
                 "file": Cell(name),
-                "layers in integers": Cell(str(found["integer_layers"]), source),
-                "layers in float": Cell(str(found["float_layers"]), source),
+                "layers in integers": Cell(share(found, "layers"), source),
+                "convolutions in integers": Cell(share(found, "convolutions"), source),
                 "Q/DQ left": Cell(str(found["quantize_pairs_left"]), source),
                 "layout changes": Cell(str(found["layout_changes"]), source),
                 "session memory": Cell(f"{found['session_bytes'] / 1024:,.0f} KiB", source),
@@ -59,6 +59,20 @@ def graph_rows(model, metrics, batch):
                 "not in the profile": Cell(f"{cell['unexplained_percent']:+.1f} %", source),
             })  # fmt: skip
     return rows
+
+
+def share(found, what):
+    """Return how many of a file's "layers" or "convolutions" run in integers after optimization: "9 of 20"."""
+    return f"{found[f'integer_{what}']} of {found[f'integer_{what}'] + found[f'float_{what}']}"
+
+
+def convolution_row(model, metrics, names):
+    """Return the row "convolutions in integers" of the table with a column a file."""
+    cells = {
+        name: Cell(share(metrics[name], "convolutions") if name in metrics else "", f"metrics/explain/{model}.json")
+        for name in names
+    }
+    return {"quantity": Cell("convolutions in integers"), **cells}
 
 
 def doubts(metrics):

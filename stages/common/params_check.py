@@ -161,12 +161,23 @@ class Model(Section):
 
 
 class Train(Section):
-    architecture: Annotated[str, _one_of("cnn", "cnn-small")]
+    architecture: Annotated[str, _one_of("cnn", "cnn-small", "resnet18")]
+    weights: Annotated[str, _one_of("none", "IMAGENET1K_V1")] = "none"
+    images: Count = None
+    test_images: Count = None
     epochs: Count
     batch_size: Count
     learning_rate: Positive
     seed: Seed
     threads: Count
+
+    @model_validator(mode="after")
+    def weights_that_are_published(self):
+        if self.weights != "none" and self.architecture != "resnet18":
+            raise ValueError(
+                f"torchvision publishes no `weights` for {self.architecture}: remove `weights`, or make `architecture` resnet18"
+            )
+        return self
 
 
 class Export(Section):
@@ -482,6 +493,10 @@ def _images_asked_for(params, root):
         wanted["test"][f"sensitivity.{name}.test_images"] = plan["test_images"]
     for name, settings in params["train"].items():
         wanted["train"][f"train.{name}.batch_size"] = settings["batch_size"]
+        wanted["train"][f"train.{name}.images"] = settings.get("images", 1)
+        wanted["test"][f"train.{name}.test_images"] = settings.get("test_images", 1)
+        if settings.get("images", math.inf) < settings["batch_size"]:
+            yield f"`train.{name}.batch_size` is {settings['batch_size']} and `train.{name}.images` is {settings['images']}: make the batch no larger than the set"
     for name, settings in params["models"].items():
         wanted["test"][f"models.{name}.evaluate.images"] = settings["evaluate"]["images"]
         wanted["test"][f"models.{name}.benchmark.batches"] = max(settings["benchmark"]["batches"])
