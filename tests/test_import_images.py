@@ -1,5 +1,6 @@
 """A folder of images becomes the arrays that the pipeline reads: every pixel and label where it belongs, or nothing."""
 
+import os
 import tracemalloc
 from pathlib import Path
 
@@ -264,6 +265,14 @@ def test_memory_does_not_grow_with_the_images():
     assert peak < 2e6
 
 
+def test_a_file_name_that_is_no_utf_8_is_listed_all_the_same():
+    class_folders({"cat": 4})
+    os.rename(b"pictures/cat/02.png", b"pictures/cat/caf\xe9.png")
+    run()
+    listed = Path("data/my-data/train-files.txt").read_text() + Path("data/my-data/test-files.txt").read_text()
+    assert "cat/caf\\udce9.png" in listed.splitlines()
+
+
 def test_all_broken_images_are_named_and_nothing_is_written():
     class_folders({"cat": 4, "dog": 4})
     Path("pictures/cat/01.png").write_bytes(b"no image")
@@ -366,6 +375,7 @@ def test_a_mistake_is_one_sentence_with_the_fix(prepare, options, sentence):
     [
         (["--size", "0x10"], "'0x10' is no size: write HEIGHTxWIDTH in pixels, such as 48x192, or 224"),
         (["--test-share", "20"], "'20' is no share: write a number between 0 and 1"),
+        (["--seed", "-1"], "'-1' is no seed: write a whole number, 0 or more"),
         (["--background", "greyish"], "'greyish' is no colour: write a name such as grey, or #808080"),
         (["--shorter-side", "256"], "--shorter-side belongs to --size with --fit crop"),
         (

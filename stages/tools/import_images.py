@@ -45,7 +45,10 @@ def import_images(folder, target, *, classes=None, test_share=None, seed=0, **fo
         if broken:
             raise UserError(broken_sentence(broken))
     for part in ("train", "test"):
-        write_text(target / f"{part}-files.txt", lines(path.relative_to(folder) for path, _ in getattr(listing, part)))
+        write_text(
+            target / f"{part}-files.txt",
+            lines(path.relative_to(folder).as_posix() for path, _ in getattr(listing, part)),
+        )
     write_text(target / "classes.txt", lines(listing.classes))
     return listing, shape
 
@@ -90,8 +93,8 @@ def broken_sentence(broken):
 
 
 def lines(values):
-    """Return values as text, one a line."""
-    return "".join(f"{value}\n" for value in values)
+    """Return texts one a line; a file's name need not be UTF-8."""
+    return "".join(f"{value}\n" for value in values).encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def parse(arguments):
@@ -114,7 +117,7 @@ def parse(arguments):
         "--background", type=color, default="white", help="below transparent pixels and around padded images"
     )
     parser.add_argument("--test-share", type=share, help="of every class, for the test; default: 0.2")
-    parser.add_argument("--seed", type=int, default=0, help="of the split and of the order")
+    parser.add_argument("--seed", type=whole_number, default=0, help="of the split and of the order")
     parser.add_argument("--classes", type=Path, help="a file that names the classes, one a line, in the order of the "
                         "model's outputs; default: the folders in the order of their names")  # fmt: skip
     options = vars(parser.parse_args(arguments))
@@ -142,6 +145,12 @@ def height_and_width(text):
     if not found:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: write HEIGHTxWIDTH in pixels, such as 48x192, or 224")
     return int(found[1]), int(found[2] or found[1])
+
+
+def whole_number(text):
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no seed: write a whole number, 0 or more")
+    return int(text)
 
 
 def share(text):
