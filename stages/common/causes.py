@@ -145,7 +145,9 @@ def _conversion_causes(own, baseline):
         else:
             layer, (_, _, most) = max(parts, key=lambda part: part[1][2])
             place = "of the input" if layer == GRAPH_INPUT else f"after {layer}" if layer else "elsewhere"
-            words = f"{len(parts)} {_joined({node.op_type for _, (node, _, _) in parts})}, {most:,.0f} us of it {place}: {{}}"
+            before = sum(len(entries) for (_, of), entries in baseline.nodes.items() if of == kind)
+            words = f"{len(parts)} {_joined({node.op_type for _, (node, _, _) in parts})}, {most:,.0f} us of it {place}"
+            words += f", where fp32 has {before}: {{}}" if before else ": {}"
         yield kind, "", words, difference, len(parts)
 
 

@@ -65,20 +65,18 @@ def example_section(example):
 
 
 def overview():
-    """Return one row an example, in Markdown: what the network is, and what int8 does to it."""
-    rows = []
+    """Return one point an example, in Markdown: what the network is, and what int8 does to it."""
+    points = []
     for example in EXAMPLES:
         root = HERE / example
-        variants, network = read_params("variants", root / "params.yaml"), read_metrics(root / "metrics/network.json")
+        network, variants = read_metrics(root / "metrics/network.json"), read_params("variants", root / "params.yaml")
         [(_, found)] = load_results(root, [example], variants).items()
-        rows.append({
-            "example": Cell(f"[{example}]({example}/README.md)"),
-            "opset": Cell(str(network["opset"])),
-            "layers": Cell(f"{network['layers']}, {network['depthwise']} depthwise"),
-            "fp32": Cell(f"{found['variants']['fp32']['evaluate']['accuracy']:.1%}"),
-            "verdict": Cell(sentence(example, found, variants), words=True),
-        })  # fmt: skip
-    return markdown(rows)
+        points.append(
+            f"- [{example}]({example}/README.md): opset {network['opset']}, {network['layers']} layers with weights, "
+            f"{network['depthwise']} of them depthwise; fp32 is right on "
+            f"{found['variants']['fp32']['evaluate']['accuracy']:.1%}. {sentence(example, found, variants)}"
+        )
+    return "\n".join(points)
 
 
 def write_readmes():
