@@ -148,6 +148,19 @@ def test_a_model_that_onnxruntime_optimized_is_refused_by_operator(own, tmp_path
     assert mistake.endswith("put the model there as it was exported")
 
 
+def test_a_model_that_was_left_in_training_mode_is_refused_by_operator(own):
+    net = Classifier(SHAPE).conv(8, 2, 3, 3).add("GlobalAveragePool").add("Flatten")
+    net.add("Dropout", np.float32(0.5), np.bool_(True)).dense(CLASSES, 8)
+    [mistake] = own(net)
+    assert mistake.startswith(f"{WHERE} was exported in training mode (Dropout): export it in evaluation mode")
+    assert own(Classifier(SHAPE).conv(CLASSES, 2, 3, 3).add("GlobalAveragePool").add("Dropout")) == []
+    net = Classifier(SHAPE).conv(CLASSES, 2, 3, 3)
+    ones = np.ones(CLASSES, np.float32)
+    net.add("BatchNormalization", ones, 0 * ones, 0 * ones, ones, training_mode=1).add("GlobalAveragePool")
+    net.nodes[-2].output.extend(["mean", "variance"])
+    assert "in training mode (BatchNormalization)" in own(net)[0]
+
+
 def test_an_opset_that_onnxruntime_does_not_run_or_that_cannot_be_raised_is_refused(own):
     network().save(WHERE, opset=9)
     assert own() == []
@@ -192,6 +205,14 @@ def run_named_command(mistake):
     """Run the command between the backticks of a sentence, as a reader would."""
     command = shlex.split(re.search(r"`(python -c [^`]+)`", mistake)[1])
     subprocess.run([sys.executable, *command[1:]], check=True)
+
+
+def test_a_model_that_is_a_link_into_the_cache_is_looked_at_where_it_lies(own, tmp_path):
+    saved_with_data_beside()
+    Path(WHERE).rename(tmp_path / "in-the-cache")
+    Path(WHERE).symlink_to(tmp_path / "in-the-cache")
+    [mistake] = own()
+    assert "keeps its weights in fp32.onnx.data, which DVC does not follow" in mistake
 
 
 def test_a_second_file_that_is_missing_or_elsewhere_is_named(own):
@@ -301,18 +322,19 @@ def test_an_output_that_is_a_map_is_no_classification(own):
 # The arrays
 
 
-def test_channels_last_images_for_a_channels_first_model_are_moved_by_the_command_that_is_named(own):
+@pytest.mark.parametrize("input", [{}, {"channels": 2}, {"mean": [0.1, 0.2]}])
+def test_channels_last_images_for_a_channels_first_model_are_moved_by_the_command_that_is_named(own, input):
     first = np.load("data/own/test-images.npy")
     for part in ("train", "test"):
         path = f"data/own/{part}-images.npy"
         np.save(path, np.moveaxis(np.load(path), 1, -1))
-    mistakes = own(network())
+    mistakes = own(network(), input=input)
     assert len(mistakes) == 2 and mistakes[1].startswith(
         f"data/own/test-images.npy has images (6, 6, 2), and {WHERE} takes images (2, 6, 6): its channels are last and the model's first, "
     )
     for mistake in mistakes:
         run_named_command(mistake)
-    assert own() == []
+    assert own(input=input) == []
     np.testing.assert_array_equal(np.load("data/own/test-images.npy"), first)
 
 
@@ -334,6 +356,27 @@ def test_images_that_do_not_fit_are_shown_as_stored_and_as_scaled(own):
         for part in ("train", "test")
     ]
     assert own(network(shape=(2, "height", "width"))) == []
+
+
+@pytest.mark.parametrize("free", [None, -1, "N"])
+def test_a_batch_is_free_however_an_exporter_says_so(own, free):
+    model = onnx.load(network().save(WHERE))
+    axis = model.graph.input[0].type.tensor_type.shape.dim[0]
+    axis.Clear()
+    if free is not None:
+        setattr(axis, "dim_param" if free == "N" else "dim_value", free)
+    onnx.save(model, WHERE)
+    assert own(batches=[1, 4]) == []
+
+
+def test_channels_that_do_not_match_the_scaling_are_named(own):
+    [mistake, _] = own(network(), input={"mean": [1, 2, 3]})
+    assert mistake == (
+        "data/own/train-images.npy and `models.theirs.input` do not fit: `input.mean` has 3 numbers and the images have 2 "
+        "channels: give one, or one a channel"
+    )
+    [mistake, _] = own(input={"channels": 3})
+    assert "the images have 2 channels and `input.channels` is 3" in mistake
 
 
 def test_labels_beyond_the_classes_are_refused(own):
@@ -367,6 +410,9 @@ def test_arrays_that_are_none_and_pixels_that_are_not_finite_are_named(own):
         "data/own/test-images.npy has 1 non-finite values, the first in image 3: mend or remove these images"
     )
     assert mistakes[2].startswith("data/own/test-labels.npy holds int32 of shape (50,): expected int64 of shape (50,)")
+    for mistake in (mistakes[0], mistakes[2]):
+        run_named_command(mistake)
+    assert own() == [mistakes[1]]
 
 
 def test_a_hundred_thousand_images_are_sampled_in_no_time(own):
@@ -377,11 +423,6 @@ def test_a_hundred_thousand_images_are_sampled_in_no_time(own):
     start = time.monotonic()
     [mistake] = own(network())
     assert "the first in image 0" in mistake and time.monotonic() - start < 5
-
-
-def test_a_batch_of_minus_one_is_a_free_one(own):
-    """As PaddlePaddle's exporter writes it."""
-    assert own(network(batch=-1), batches=[1, 32]) == []
 
 
 def test_the_batches_of_the_benchmark_have_to_be_the_fixed_one(own):
