@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from stages.common.images import load_images, load_labels
+from stages.common.images import labels_or_none, load_images, load_labels
 from stages.common.workspace import UserError
 from stages.tools.import_images import main
 
@@ -123,6 +123,7 @@ def test_images_without_class_folders_have_no_labels():
     arrays = run()
     assert [arrays[part].shape for part in PARTS] == [(8, 1, 6, 8), (0,), (2, 1, 6, 8), (0,)]
     assert arrays["test-labels"].dtype == np.int64
+    assert labels_or_none("data/my-data/test-labels.npy", 2) is None
 
 
 def test_a_file_gives_the_classes_the_order_of_the_models_outputs():

@@ -1,4 +1,4 @@
-"""Render pages of text, turned by a quarter: folders `0`, `90`, `180`, `270` of PNG files, the same on any machine.
+"""Render pages of text, turned by a quarter: folders `0`, `90`, `180`, `270` of PNG files, the same with the same packages.
 
 The words are those of LICENSE, the fonts matplotlib's own. Pages have a heading, one or two columns and paragraphs; some
 are blurred or hold only a few lines, so that the task has hard cases.

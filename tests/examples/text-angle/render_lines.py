@@ -1,4 +1,4 @@
-"""Render lines of text, half of them upside down: a folder `0` and a folder `180` of PNG files, the same on any machine.
+"""Render lines of text, half of them upside down: a folder `0` and a folder `180` of PNG files, the same with the same packages.
 
 The words are those of LICENSE with numbers among them, the fonts matplotlib's own. Lines are blurred, noisy and of low
 contrast, some more than others, so that the task has hard cases: what rounding changes is found there.
