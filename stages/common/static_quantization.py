@@ -31,9 +31,9 @@ def calibrate(preprocessed_path, images_path, indices, scaling, *, batch_size, m
 
 
 def fixed_batch(preprocessed_path):
-    """Return the batch size that a preprocessed file fixes, or 0 if it takes any."""
+    """Return the batch size that a preprocessed file fixes, or 0 if it takes any (PaddlePaddle writes -1)."""
     [value] = onnx.load(preprocessed_path).graph.input
-    return value.type.tensor_type.shape.dim[0].dim_value
+    return max(0, value.type.tensor_type.shape.dim[0].dim_value)
 
 
 def check_recipe(preprocessed_path, recipe):
