@@ -10,19 +10,19 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from stages.common.operators import runs_in_integers
 from stages.common.runtime import open_session
 
 QUANTIZE = {"QuantizeLinear", "DynamicQuantizeLinear"}
 DEQUANTIZE = {"DequantizeLinear"}
 LAYOUT = {"Transpose", "ReorderInput", "ReorderOutput"}
-INTEGER = ("QLinear", "Integer", "QGemm", "DynamicQuantizeMatMul")  # within an operator's name
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 GRAPH_INPUT = "input"
 
 
 @dataclass(frozen=True)
 class Node:
-    """A node of an optimized graph, in the order of execution.
+    """A node of an optimized graph, in an order in which it can run.
 
     `kind`: "layer" (work of the original model), "quantize", "dequantize", "layout", or "other" (mapped to nothing).
     `origin`: the original node that a "layer" does the work of; for a conversion the one whose output it converts
@@ -93,11 +93,6 @@ def family_of(op_type):
     return "MatMul" if "Gemm" in op_type or "MatMul" in op_type else None
 
 
-def runs_in_integers(op_type):
-    """Return whether a convolution or matrix product of this type multiplies integers."""
-    return any(part in op_type for part in INTEGER)
-
-
 def save_optimized(onnx_path, optimized_path, *, threads):
     """Write the graph as onnxruntime runs it on this machine, for inspection, and return it as a ModelProto.
 
@@ -108,7 +103,7 @@ def save_optimized(onnx_path, optimized_path, *, threads):
 
 
 def map_nodes(optimized, original):
-    """Return the Nodes of an optimized ModelProto, in its order, which is the order of execution."""
+    """Return the Nodes of an optimized ModelProto, in its order, which is one that they can run in (see trace_order.py)."""
     nodes, origins, places, readers = [], {}, {}, {}  # the last three by tensor
     for node in reversed(optimized.graph.node):
         readers |= dict.fromkeys(node.input, node)
