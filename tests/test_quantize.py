@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from stages import calibrate_quantize, quantize_dynamic
+from stages.common import static_variant
 from stages.common.calibration import collect_ranges, draw_indices
 from stages.common.cpu import EXACT_INT8, best_int8_path, cpu_model_and_flags, saturating
 from stages.common.images import input_batches, load_images, to_input
@@ -235,7 +236,7 @@ def test_another_seed_gives_other_ranges_and_another_file(variant, workspace):
 
 def test_a_stage_that_is_refused_writes_nothing(variant, workspace, monkeypatch):
     """Nor does it calibrate first, which can take long."""
-    monkeypatch.setattr(calibrate_quantize, "calibrate", lambda *_, **__: pytest.fail("began to calibrate"))
+    monkeypatch.setattr(static_variant, "calibrate", lambda *_, **__: pytest.fail("began to calibrate"))
     workspace({"calibrate_quantize.static-u8s8.nodes_to_exclude": ["none"]})
     with pytest.raises(UserError):
         variant("static-u8s8", "here")
