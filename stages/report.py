@@ -16,6 +16,7 @@ from stages.common import explanations, tables
 from stages.common.cpu import saturating, saturation_sentence
 from stages.common.results import call_spread, is_labelled, load_results
 from stages.common.tables import Cell
+from stages.common.tuning import tuning_section
 from stages.common.verdict import sentence
 from stages.common.workspace import read_metrics, read_params, run_main, write_text
 
@@ -31,11 +32,11 @@ UNLABELLED_FIGURES = FIGURES | {
 }
 
 
-def network_section(root, model, found, variants, *, layers_of, drawn):
+def network_section(root, model, found, variants, *, layers_of, drawn, tuned):
     """Return what the templates say of one network: its verdict, tables, messages, conditions and explanations.
 
-    `layers_of`: the variant that explain-accuracy takes apart; `drawn`: the models under `sensitivity`, since the file
-    of one that was taken out stays where it is.
+    `layers_of`: the variant that explain-accuracy takes apart; `drawn` and `tuned`: the models under
+    `sensitivity` and `tune`, since the file of one that was taken out stays where it is.
     """
     draws = explanations.load_metrics(root, "sensitivity", model) if model in drawn else None
     return {
@@ -54,6 +55,7 @@ def network_section(root, model, found, variants, *, layers_of, drawn):
         "why": speed_section(root, model, variants, explanations.middle_batch(found)),
         "where": accuracy_section(root, model, layers_of),
         "draws": draw_section(model, draws),
+        "tuning": tuning_section(root, model, explanations.middle_batch(found)) if model in tuned else None,
     }
 
 
@@ -157,7 +159,11 @@ def main(html_path, markdown_path):
     machine = read_metrics("metrics/machine.json")
     isa = machine["cpu"]["isa"]
     saturated = [name for name in saturating(isa, read_params("calibrate_quantize")) if name in variants]
-    explained = {"layers_of": read_params("explain.layers_of"), "drawn": read_params("sensitivity")}
+    explained = {
+        "layers_of": read_params("explain.layers_of"),
+        "drawn": read_params("sensitivity"),
+        "tuned": read_params("tune"),
+    }
     results = load_results(".", models, variants)
     context = {
         "machine": machine,

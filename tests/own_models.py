@@ -108,6 +108,7 @@ def own_params(params, *, batches=(1, 4), input=None, evaluate=None):
         "evaluate": {"batch_size": 20, "threads": 1},
         "benchmark": params["benchmark"] | {"rounds": 2},
         "explain": {"layers_of": "static-u8s8", "time": {"rounds": 2, "seconds": 0.2}},
+        "tune": {},
         "sensitivity": {"theirs": {"variant": "static-u8s8", "images": [5, 20], "seeds": 3, "test_images": 50}},
     }
 

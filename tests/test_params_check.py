@@ -136,6 +136,18 @@ SENTENCES = [
         "`calibrate.batch_size` is 201 and `calibrate.images` is 200: make the batch no larger than the set",
     ),
     (
+        "tune.cnn.objective",
+        "speed",
+        "`tune.cnn.objective`: 'speed' is unknown: expected one of latency, throughput, size",
+    ),
+    ("tune.cnn.seconds", 0, "`tune.cnn.seconds` is 0: it must be greater than 0"),
+    ("tune.cnn.max_drop", -1, "`tune.cnn.max_drop` is -1: it must be at least 0"),
+    (
+        "tune.cnn.batch",
+        60_001,
+        "`tune.cnn.batch` is 60001 and data/fashion-mnist/train-images.npy has 60000 images: ask for fewer",
+    ),
+    (
         "calibrate.images",
         60_001,
         "`calibrate.images` is 60001 and data/fashion-mnist/train-images.npy has 60000 images: ask for fewer",
@@ -237,11 +249,46 @@ def test_a_recipe_in_both_sections_is_refused(refused, params):
     )
 
 
-@pytest.mark.parametrize("name", ["fp32", "fp32-again"])
-def test_the_names_of_the_baseline_are_reserved(refused, params, name):
-    params["variants"].append(name)
+@pytest.mark.parametrize(
+    ("name", "owner"),
+    [("fp32", "the baseline"), ("fp32-again", "the benchmark's control"), ("tuned", "what `tune` finds")],
+)
+def test_the_names_of_what_the_pipeline_makes_itself_are_reserved(refused, params, name, owner):
+    params["variants"] = list(dict.fromkeys([*params["variants"], name]))
     assert refused({f"quantize_dynamic.{name}": {"weight_type": "QInt8"}}) == (
-        f"error: params.yaml: a recipe is named `{name}`, which the baseline is: rename it."
+        f"error: params.yaml: a recipe is named `{name}`, which is the name of {owner}: rename it."
+    )
+
+
+def test_a_search_and_its_variant_belong_together(refused, params):
+    """`tuned` is made for all models or for none, because every variant is."""
+    models = list(params["models"])
+    assert refused({"tune": {}}) == (
+        "error: params.yaml: `variants` names `tuned`, and `tune` is empty: put the models under `tune`, or take it out of `variants`."
+    )
+    plan = {"seconds": 60, "objective": "latency", "batch": 1, "max_drop": 0.5, "validation_images": 500, "seed": 0}
+    every = dict.fromkeys(models, plan)
+    assert refused({"tune": every | {"cnm": plan}}) == (
+        "error: params.yaml: `tune` names the model `cnm`, which is not in `models`: did you mean `cnn`?"
+    )
+    assert refused({"tune": dict.fromkeys(models[1:], plan)}) == (
+        f"error: params.yaml: `tune` lacks the model `{models[0]}`: add it, since every variant is made of all models, or write `tune: {{}}`."
+    )
+    params["variants"].remove("tuned")
+    assert refused({"tune": every}) == (
+        "error: params.yaml: `tune` makes the variant `tuned`, which is not in `variants`: add it there, or write `tune: {}`."
+    )
+
+
+def test_without_a_search_and_its_variant_nothing_is_missing(params, repository, tmp_path):
+    params["variants"].remove("tuned")
+    check_params(params | {"tune": {}}, tmp_path)
+
+
+def test_the_tuned_variant_cannot_be_taken_apart_by_a_stage_that_reads_recipes(refused):
+    assert refused({"explain.layers_of": "tuned"}) == (
+        "error: params.yaml: `explain.layers_of` is `tuned`, which the next search may change: "
+        "paste its recipe under `calibrate_quantize` and name that."
     )
 
 
@@ -252,6 +299,7 @@ def test_names_that_dvc_would_join_into_one_stage_are_refused(refused, params):
     for recipe in ("b-c", "c"):
         params["quantize_dynamic"][recipe] = {"weight_type": "QUInt8"}
     params["variants"] += ["b-c", "c"]
+    params["tune"] = dict.fromkeys(params["models"], params["tune"]["cnn"])
     assert refused() == (
         "error: params.yaml: model `a-b` with variant `c` and model `a` with variant `b-c` are both called a-b-c: rename one."
     )

@@ -25,21 +25,23 @@ from stages.machine import ensure_runtime
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("git"), reason="git is not here")]
 
 MODELS = ("cnn", "cnn-small")
-STATIC, DYNAMIC = ("static-s8s8", "static-u8s8"), ("dynamic-qint8",)
+STATIC, DYNAMIC, TUNED = ("static-s8s8", "static-u8s8"), ("dynamic-qint8",), "tuned"
 OLD = "1.20.1"
 
 
 def small(params):
-    """Return the repository's parameters, made small: tiny images that are there, one epoch, three variants, two rounds."""
+    """Return the repository's parameters, made small: tiny images that are there, one epoch, few variants, two rounds."""
     params = copy.deepcopy(params)
-    params |= {"dataset": "tiny", "fetch_data": {}, "variants": [*DYNAMIC, *STATIC]}
+    params |= {"dataset": "tiny", "fetch_data": {}, "variants": [*DYNAMIC, *STATIC, TUNED]}
     for section, names in (
-        ("quantize_dynamic", DYNAMIC), ("calibrate_quantize", STATIC), ("models", MODELS), ("train", MODELS)
+        ("quantize_dynamic", DYNAMIC), ("calibrate_quantize", STATIC), ("models", MODELS), ("train", MODELS),
+        ("tune", MODELS),
     ):  # fmt: skip
         params[section] = {name: params[section][name] for name in names}
     for name in MODELS:
         params["models"][name] |= {"evaluate": {"images": 200}, "benchmark": {"batches": [1, 8], "seconds": 0.5}}
         params["models"][name] |= {"explain": {"images": 50, "noise_images": 8}}
+        params["tune"][name] |= {"seconds": 2.0, "max_drop": 20.0, "validation_images": 100}
         params["train"][name] |= {"epochs": 1, "batch_size": 32, "threads": 1}
     params["calibrate"] |= {"images": 40, "batch_size": 20}
     params["verify_load"]["runtimes"] = []
@@ -89,16 +91,22 @@ class Project:
         self.run("git", "commit", "--quiet", "--message", message)
 
     def hashes(self):
-        """Return {stage: {output: hash}} of dvc.lock, for all stages but those that measure time and what draws from them."""
+        """Return {stage: {output: hash}} of dvc.lock, for all stages but those that measure time and what follows from them."""
         lock = yaml.load((self.folder / "dvc.lock").read_text(), yaml.CSafeLoader)["stages"]
         return {
             name: {out["path"]: out["md5"] for out in stage["outs"]}
             for name, stage in lock.items()
-            if not name.startswith(("benchmark@", "explain@")) and name not in ("plot", "report")
+            if not follows_from_time(name)
         }
 
     def metrics(self, path):
         return json.loads((self.folder / "metrics" / path).read_text())
+
+
+def follows_from_time(stage):
+    """Return whether a stage measures time, or works on what a measurement chose: the recipe of the variant `tuned`."""
+    timed = {"benchmark", "explain", "plot", "report", "tune", "plot-tune", "build-tuned"}
+    return stage.split("@")[0] in timed or stage.endswith(f"-{TUNED}")
 
 
 def ran(printed):
@@ -179,7 +187,8 @@ def drawn_and_timed(project):
 def known(done, project):
     """Return the names of the stages in `done` that this module knows something about."""
     others = {"explain", "explain-accuracy", "sensitivity", "plot-sensitivity"}  # these have tests of their own
-    return {name for name in done if name.split("@")[0] not in others}
+    others |= {"tune", "plot-tune", "build-tuned"}  # what runs after a search depends on what it finds
+    return {name for name in done if name.split("@")[0] not in others and not name.endswith(f"-{TUNED}")}
 
 
 def test_another_calibration_seed_reruns_the_static_variants_and_what_compares_them(reseeded):
@@ -202,6 +211,42 @@ def test_another_recipe_reruns_that_variant_and_the_old_one_comes_from_the_cache
         "report",
     ]  # the report is no output for the run cache
     assert project.run("git", "status", "--porcelain") == ""
+
+
+def test_a_new_recipe_by_hand_is_searched_against_and_a_recipe_that_stays_changes_nothing_behind_it(project):
+    recipe = project.folder / "models/cnn/tuned-recipe.yaml"
+    before = recipe.read_bytes()
+    project.change("tune.cnn.seed", 1)
+    done = project.repro("build-tuned")
+    assert {"tune@cnn"} <= set(done) <= {"machine", "tune@cnn", "build-tuned@cnn"}
+    assert ("build-tuned@cnn" in done) == (recipe.read_bytes() != before)
+    project.change("calibrate_quantize.static-u8s8.per_channel", True)
+    assert named("tune") < set(project.repro("tune"))
+
+
+def test_the_tuned_variant_is_built_again_byte_for_byte(project):
+    """From the recipe alone: the search need not run."""
+    made = project.folder / "models/cnn/onnx/tuned.onnx"
+    before = made.read_bytes()
+    done = project.repro("--single-item", "--force", "--no-run-cache", "build-tuned@cnn")
+    assert done == {"build-tuned@cnn": True} and made.read_bytes() == before
+    assert project.run("git", "status", "--porcelain") == ""
+
+
+def test_without_a_search_there_is_no_tuned_variant(project):
+    """A user who does not want it writes `tune: {}` and takes `tuned` out of the list, and deletes what it had made."""
+    project.change("tune", {})
+    project.change("variants", [*DYNAMIC, *STATIC])
+    command = ["dvc", "repro", "machine"]
+    done = subprocess.run(
+        command, cwd=project.folder, env=project.environment, capture_output=True, text=True, check=False
+    )
+    assert "models/cnn/onnx/tuned.onnx is made by no stage" in done.stderr + done.stdout
+    for model in MODELS:
+        (project.folder / f"models/{model}/onnx/tuned.onnx").unlink()
+    done = project.repro()
+    assert not [name for name in project.stages() if "tune" in name] and {"report", "plot"} <= set(done)
+    assert "tuned" not in (project.folder / "plots/report.md").read_text()
 
 
 QUANTIZE = named("preprocess") | named("quantize-dynamic", variants=DYNAMIC)
@@ -236,6 +281,8 @@ def test_another_machine_makes_stale_exactly_what_declared_the_difference(projec
         pretend(project, key, "another")
         stale = set(json.loads(project.run("dvc", "status", "--json")))
         assert known(stale, project) - {"machine"} == stages | named("benchmark") | {"report"}, key
+        assert named("tune") < stale, "which measures"
+        assert (named("build-tuned") < stale) == (stages >= CALIBRATE), "which calibrates and quantizes"
 
 
 def test_a_package_that_is_updated_is_noticed_by_the_next_run(project, tmp_path):
@@ -314,7 +361,7 @@ def test_a_variant_that_does_not_load_is_recorded_and_the_rest_goes_on(project):
     """On onnxruntime 1.20.1, which has no kernel for what the dynamic variant needs."""
     if not (is_installed(OLD) or ensure_runtime(OLD)):
         pytest.skip(f"onnxruntime {OLD} cannot be installed here")
-    model, variants = ["cnn-small"], [*DYNAMIC, *STATIC]
+    model, variants = ["cnn-small"], [*DYNAMIC, *STATIC, TUNED]
     targets = named("verify-load-fp32", "evaluate-fp32", "benchmark", models=model)
     targets |= named("verify-load", "evaluate", models=model, variants=variants)
     order = [name for name in project.run("dvc", "stage", "list", "--name-only").split() if name in targets]

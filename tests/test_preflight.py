@@ -53,6 +53,29 @@ def test_a_model_and_data_that_fit_have_no_mistakes(own):
     assert own(network()) == []
 
 
+PLAN = {"seconds": 2.0, "objective": "latency", "batch": 1, "max_drop": 0.5, "validation_images": 10, "seed": 0}
+
+
+def test_a_search_needs_the_labels_of_training_images_or_to_be_told_that_there_are_none(own, params):
+    network().save(WHERE)
+    searched = own_params(params) | {"tune": {"theirs": PLAN}}
+    Path("data/own/train-labels.npy").unlink(missing_ok=True)
+    [mistake] = own_mistakes(searched, Path())
+    assert mistake.startswith("data/own/train-labels.npy is missing: put it there")
+    command = re.search("`(python -c .*)` says so$", mistake)[1]
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    assert list(own_mistakes(searched, Path())) == []
+
+
+def test_a_search_times_the_batch_that_the_file_fixes(own, params):
+    network(batch=4).save(WHERE)
+    np.save("data/own/train-labels.npy", np.empty(0, np.int64))
+    searched = own_params(params, batches=[4]) | {"tune": {"theirs": PLAN}}
+    assert list(own_mistakes(searched, Path())) == [
+        f"`tune.theirs.batch` is 1, and {WHERE} takes batches of 4 only: write 4, or export it with a free batch"
+    ]
+
+
 def test_the_check_takes_about_a_second(own, params):
     network().save(WHERE)
     code = "from stages.common.preflight import own_mistakes; from stages.common.workspace import load_params; from pathlib import Path; assert not list(own_mistakes(load_params(), Path()))"

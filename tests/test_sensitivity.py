@@ -14,6 +14,7 @@ from stages import calibrate_quantize, evaluate, plot_sensitivity, sensitivity
 from stages.common.calibration_settings import METHODS
 from stages.common.params_check import check_params
 from stages.common.runtime import predict_images
+from stages.common.static_quantization import calibrate
 from stages.common.workspace import UserError, load_params
 
 RECIPE = {"quant_format": "QDQ", "activation_type": "QUInt8", "weight_type": "QInt8"}
@@ -88,7 +89,7 @@ def test_ranges_are_those_that_calibrate_finds(repository, options):
     """Also where many draws share what was found on single images."""
     files, sets = (repository / "preprocessed.onnx", repository / "train.npy"), [np.arange(7), np.arange(3, 40, 2)]
     how = {"method": "Percentile" if "percentile" in options else "MinMax", "batch_size": 5, "op_types": None} | options
-    expected = [calibrate_quantize.calibrate(*files, indices, SCALING, **how) for indices in sets]
+    expected = [calibrate(*files, indices, SCALING, **how) for indices in sets]
     assert sensitivity.find_ranges(*files, sets, SCALING, **how) == expected
 
 

@@ -84,3 +84,13 @@ def test_a_larger_int8_file_is_said_to_be_larger(size, words):
 
 def test_a_significant_gain_is_said_as_one():
     assert "even gains accuracy" in judge(a=variant({1: FASTER}, change=(0.003, 0.001, 0.005)))
+
+
+def test_a_copy_of_fp32_is_no_variant_to_recommend():
+    """`tuned` is one where no recipe is better."""
+    copied = variant({1: UNDECIDED}, change=(0.0, -0.001, 0.001), size=1000)
+    copied["evaluate"]["max_abs_logit_difference"] = 0.0
+    assert "`a`" in judge(a=variant({1: SLOWER}), tuned=copied) and "tuned" not in judge(
+        a=variant({1: SLOWER}), tuned=copied
+    )
+    assert judge(tuned=copied) == "No int8 file of net runs on this onnxruntime: keep fp32."

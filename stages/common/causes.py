@@ -9,7 +9,8 @@ from collections import defaultdict
 
 import numpy as np
 
-from stages.common.optimized_graph import GRAPH_INPUT, family_of, runs_in_integers
+from stages.common.operators import runs_in_integers
+from stages.common.optimized_graph import GRAPH_INPUT, family_of
 
 LEAST_PERCENT = 2.0
 RESOLUTION_US = 0.5  # a node; the trace counts whole microseconds

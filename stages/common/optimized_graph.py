@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 
 import onnx
 
+from stages.common.operators import runs_in_integers
 from stages.common.runtime import open_session
 
 QUANTIZE = {"QuantizeLinear", "DynamicQuantizeLinear"}
 DEQUANTIZE = {"DequantizeLinear"}
 LAYOUT = {"Transpose", "ReorderInput", "ReorderOutput"}
-INTEGER = ("QLinear", "Integer", "QGemm", "DynamicQuantizeMatMul")  # within an operator's name
 NCHWC_DOMAIN = "com.microsoft.nchwc"
 GRAPH_INPUT = "input"
 
@@ -91,11 +91,6 @@ def family_of(op_type):
     if "Conv" in op_type:
         return "Conv"
     return "MatMul" if "Gemm" in op_type or "MatMul" in op_type else None
-
-
-def runs_in_integers(op_type):
-    """Return whether a convolution or matrix product of this type multiplies integers."""
-    return any(part in op_type for part in INTEGER)
 
 
 def save_optimized(onnx_path, optimized_path, *, threads):

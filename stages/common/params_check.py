@@ -30,7 +30,8 @@ STATIC_OP_TYPES = (
 FETCHED_IMAGES = {"fashion-mnist": {"train": 60_000, "test": 10_000}}  # known before the data is there
 IN_EXPERIMENT = "DVC_EXP_BASELINE_REV"  # set by DVC for the stages of an experiment
 NAMING = ("", "dataset", "fetch_data", "models", "train")  # the sections that name files
-RESERVED_NAMES = ("fp32", "fp32-again")
+RESERVED_NAMES = {"fp32": "the baseline", "fp32-again": "the benchmark's control", "tuned": "what `tune` finds"}
+TUNED = "tuned"
 
 
 def nearest(word, words, prefix=""):
@@ -245,6 +246,7 @@ class StaticRecipe(Section):
     reduce_range: bool = False
     op_types_to_quantize: list[Annotated[str, _one_of(*STATIC_OP_TYPES)]] = Field(default=None, min_length=1)
     nodes_to_exclude: list[str] = []
+    swap_relu_maxpool: list[str] = []  # ours: see stages/common/graph_rewrites.py
     extra_options: ExtraOptions = {}
     calibrate: OwnCalibrate = {}
 
@@ -298,6 +300,15 @@ class Sensitivity(Section):
         return self
 
 
+class Tune(Section):
+    seconds: Positive
+    objective: Annotated[str, _one_of("latency", "throughput", "size")]
+    batch: Count
+    max_drop: Annotated[float, Field(ge=0, le=100)]
+    validation_images: Count
+    seed: Seed
+
+
 class Params(Section):
     dataset: Name
     fetch_data: dict[Name, FetchData]
@@ -307,6 +318,7 @@ class Params(Section):
     calibrate: Calibrate
     quantize_dynamic: dict[Name, DynamicRecipe]
     calibrate_quantize: dict[Name, StaticRecipe]
+    tune: dict[Name, Tune]
     variants: list[Name]
     verify_load: VerifyLoad
     evaluate: Evaluate
@@ -396,7 +408,10 @@ def _what_does_not_belong_together(params, root):
     yield from _models_and_their_files(params, root)
     yield from _calibration_methods(params)
     yield from _images_asked_for(params, root)
-    if params["explain"]["layers_of"] not in params["calibrate_quantize"]:
+    yield from _tune(params)
+    if params["explain"]["layers_of"] == TUNED:
+        yield "`explain.layers_of` is `tuned`, which the next search may change: paste its recipe under `calibrate_quantize` and name that"
+    elif params["explain"]["layers_of"] not in params["calibrate_quantize"]:
         yield f"`explain.layers_of` is `{params['explain']['layers_of']}`, which is no static recipe: {nearest(params['explain']['layers_of'], params['calibrate_quantize'])}"
     yield from _sensitivity(params)
     if params["export"]["opset"] < 13 and params["train"]:
@@ -409,7 +424,7 @@ def _variants_against_recipes(params):
     dynamic, static, listed = params["quantize_dynamic"], params["calibrate_quantize"], params["variants"]
     for name in [*dynamic, *static]:
         if name in RESERVED_NAMES:
-            yield f"a recipe is named `{name}`, which the baseline is: rename it"
+            yield f"a recipe is named `{name}`, which is the name of {RESERVED_NAMES[name]}: rename it"
         if name not in listed:
             yield f"the recipe `{name}` is not in `variants`: add it there, or remove the recipe"
     for name in sorted(set(dynamic) & set(static)):
@@ -417,7 +432,7 @@ def _variants_against_recipes(params):
     for name in sorted(set(listed)):
         if listed.count(name) > 1:
             yield f"`variants` names `{name}` {listed.count(name)} times: once is enough"
-        if name not in dynamic and name not in static:
+        if name not in dynamic and name not in static and name != TUNED:
             yield f"`variants` names `{name}`, which has no recipe: {nearest(name, [*dynamic, *static])}"
 
 
@@ -500,6 +515,8 @@ def _images_asked_for(params, root):
     for name, settings in params["models"].items():
         wanted["test"][f"models.{name}.evaluate.images"] = settings["evaluate"]["images"]
         wanted["test"][f"models.{name}.benchmark.batches"] = max(settings["benchmark"]["batches"])
+    for name, plan in params["tune"].items():
+        wanted["train"][f"tune.{name}.batch"] = plan["batch"]
     wanted["test"]["verify_load.images"] = params["verify_load"]["images"]
     for part, counts in wanted.items():
         path = f"data/{dataset}/{part}-images.npy"
@@ -510,7 +527,7 @@ def _images_asked_for(params, root):
         available = _stored_images(root / path) or FETCHED_IMAGES.get(dataset, {}).get(part)
         for key, count in counts.items():
             if available is not None and count > available:
-                yield f"`{key}` is {count} and {path} has {available} images: ask for fewer"
+                yield f"`{key}{'' if '`' in key else '`'} is {count} and {path} has {available} images: ask for fewer"
 
 
 def _stored_images(path):
@@ -519,6 +536,20 @@ def _stored_images(path):
         return len(np.load(path, mmap_mode="r", allow_pickle=False))
     except (ValueError, TypeError, OSError, EOFError):
         return None
+
+
+def _tune(params):
+    """`tuned` is a variant like any other, and every variant is one of all models."""
+    for name in params["tune"]:
+        if name not in params["models"]:
+            yield f"`tune` names the model `{name}`, which is not in `models`: {nearest(name, params['models'])}"
+    missing = [name for name in params["models"] if name not in params["tune"]]
+    if params["tune"] and missing:
+        yield f"`tune` lacks the model `{missing[0]}`: add it, since every variant is made of all models, or write `tune: {{}}`"
+    if params["tune"] and TUNED not in params["variants"]:
+        yield "`tune` makes the variant `tuned`, which is not in `variants`: add it there, or write `tune: {}`"
+    if not params["tune"] and TUNED in params["variants"]:
+        yield "`variants` names `tuned`, and `tune` is empty: put the models under `tune`, or take it out of `variants`"
 
 
 def _sensitivity(params):

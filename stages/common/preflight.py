@@ -11,7 +11,7 @@ import numpy as np
 
 from stages.common.images import to_input
 from stages.common.model_io import as_logits, output_names, parts
-from stages.common.preflight_arrays import check_arrays, replace_command, training_labels
+from stages.common.preflight_arrays import check_arrays, replace_command, training_labels, validation_labels
 from stages.common.workspace import UserError
 
 TRIED = 4  # images that the model is run on, where it takes any number
@@ -26,21 +26,32 @@ def own_mistakes(params, root):
     data, fetched = f"data/{params['dataset']}", params["dataset"] in params["fetch_data"]
     if not own and fetched:
         return
+    plans = searches(params)
     arrays, mistakes = check_arrays(root, data, fetched=fetched)
     yield from mistakes
     if params["train"] and not fetched:
         yield from training_labels(root, data, arrays)
+    elif plans and not fetched:
+        yield from validation_labels(root, data, arrays)
     for name in own:
         where = f"models/{name}/onnx/fp32.onnx"
         if (root / where).is_file():
-            yield from model_mistakes(root / where, where, name, params["models"][name], arrays, data)
+            plan = plans.get(name)
+            yield from model_mistakes(root / where, where, name, params["models"][name], arrays, data, plan=plan)
+
+
+def searches(params):
+    """Return the section `tune`; nothing if that is not a mapping of mappings, which the parameter check says."""
+    plans = params.get("tune")
+    return plans if isinstance(plans, dict) and all(isinstance(plan, dict) for plan in plans.values()) else {}
 
 
 def untracked(params, root):
     """Yield the files of the user's own, relative to `root`, that DVC does not follow: an experiment would lack them."""
     files = [f"models/{name}/onnx/fp32.onnx" for name in params["models"] if name not in params["train"]]
     if files and params["dataset"] not in params["fetch_data"]:
-        files += [f"data/{params['dataset']}/{array}.npy" for array in ("train-images", "test-images", "test-labels")]
+        arrays = ["train-images", "test-images", "test-labels"] + ["train-labels"] * bool(searches(params))
+        files += [f"data/{params['dataset']}/{array}.npy" for array in arrays]
     for file in files:
         if (root / file).is_file() and not is_tracked(root, file):
             yield file
@@ -52,8 +63,11 @@ def is_tracked(root, file):
     return any((root / f"{part}.dvc").is_file() for part in (path, *path.parents) if part != Path())
 
 
-def model_mistakes(path, where, name, settings, arrays, data):
-    """Yield what is wrong with one model file, by itself and against the arrays; it is run if nothing else is wrong."""
+def model_mistakes(path, where, name, settings, arrays, data, *, plan=None):
+    """Yield what is wrong with one model file, by itself and against the arrays; it is run if nothing else is wrong.
+
+    `settings`, `plan`: what params.yaml has of it under `models` and, if anything, under `tune`.
+    """
     import onnx  # noqa: PLC0415 -- 0.4 s that a pipeline without a model of the user's own need not pay
 
     from stages.common.preflight_graph import fixed_shape, graph_mistakes, real_inputs, weight_mistakes  # noqa: PLC0415
@@ -69,16 +83,18 @@ def model_mistakes(path, where, name, settings, arrays, data):
     inputs = real_inputs(model.graph)
     shape = fixed_shape(inputs[0]) if len(inputs) == 1 else None
     if shape:
-        found += batch_mistakes(shape[0], where, name, settings)
+        found += batch_mistakes(shape[0], where, name, settings, plan or {})
         found += shape_mistakes(shape, where, name, scaling, arrays, data)
     if not found and "test" in arrays:
         found += run_mistakes(path, where, output, shape, scaling, arrays, data)
     yield from found
 
 
-def batch_mistakes(fixed, where, name, settings):
-    """Yield whether the benchmark asks for batches that the file does not take."""
-    batches = settings["benchmark"]["batches"]
+def batch_mistakes(fixed, where, name, settings, plan):
+    """Yield whether the benchmark, or the search for a recipe, asks for batches that the file does not take."""
+    batches, timed = settings["benchmark"]["batches"], plan.get("batch", fixed)
+    if fixed and timed != fixed:
+        yield f"`tune.{name}.batch` is {timed}, and {where} takes batches of {fixed} only: write {fixed}, or export it with a free batch"
     if fixed and batches != [fixed]:
         yield f"`models.{name}.benchmark.batches` is {batches}, and {where} takes batches of {fixed} only: write [{fixed}], or export it with a free batch"
 

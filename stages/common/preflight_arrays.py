@@ -45,16 +45,28 @@ def check_arrays(root, data, *, fetched):
 
 def training_labels(root, data, arrays):
     """Yield what training lacks: it learns from labels, and draws its curve with those of the test images."""
-    path = f"{data}/train-labels.npy"
-    if "train" in arrays and not (root / path).is_file():
-        yield missing(path)
-    elif "train" in arrays:
-        try:
-            load_labels(root / path, len(arrays["train"]))
-        except UserError as error:
-            yield _plain(error, root)
+    yield from _labels_of_training_images(root, data, arrays, load_labels, "")
     if arrays.get("labels", ()) is None:
         yield f"{data}/test-labels.npy is empty, and `train` draws its curve with them: put them there, or take the models out of `train`"
+
+
+def validation_labels(root, data, arrays):
+    """Yield what the search for a recipe lacks: it judges accuracy by training images, or agreement if told so."""
+    empty = f"python -c \"import numpy; numpy.save('{data}/train-labels.npy', numpy.empty(0, 'int64'))\""
+    yield from _labels_of_training_images(
+        root, data, arrays, labels_or_none, f" for `tune`; if there are no labels, `{empty}` says so"
+    )
+
+
+def _labels_of_training_images(root, data, arrays, load, rest):
+    path = f"{data}/train-labels.npy"
+    if "train" in arrays and not (root / path).is_file() and not (root / f"{path}.dvc").is_file():
+        yield missing(path) + rest
+    elif "train" in arrays and (root / path).is_file():
+        try:
+            load(root / path, len(arrays["train"]))
+        except UserError as error:
+            yield _plain(error, root)
 
 
 def _conversion(root, path, types):

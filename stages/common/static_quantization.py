@@ -1,5 +1,6 @@
 """Static quantization in its two steps: activation ranges from the calibration set, then a file from given ranges."""
 
+import copy
 import shutil
 import tempfile
 
@@ -7,6 +8,7 @@ import onnx
 from onnxruntime.quantization import CalibrationMethod, quantize_static
 
 from stages.common.calibration import check_ranges_belong, collect_ranges, save_ranges
+from stages.common.graph_rewrites import swap_pools
 from stages.common.images import check_finite, load_images, to_input
 from stages.common.quantization import check_excluded_nodes, count_quantized, onnxruntime_arguments
 
@@ -35,19 +37,29 @@ def fixed_batch(preprocessed_path):
 
 
 def check_recipe(preprocessed_path, recipe):
-    """Raise UserError, before any calibration, if the recipe excludes a node that the file does not have."""
-    check_excluded_nodes(onnx.load(preprocessed_path), recipe)
+    """Raise UserError, before any calibration, if the recipe names nodes that the file does not have, or not so."""
+    model = onnx.load(preprocessed_path)
+    check_excluded_nodes(model, recipe)
+    swap_pools(model, recipe.get("swap_relu_maxpool", ()))
 
 
-def quantize(preprocessed_path, variant_path, ranges, **recipe):
-    """Quantize one file into another with given ranges; return (layers quantized, layers in all)."""
+def quantize(preprocessed_path, variant_path, ranges, *, swap_relu_maxpool=(), **recipe):
+    """Quantize one file into another with given ranges; return (layers quantized, layers in all).
+
+    `ranges` are those of the preprocessed file, whether the recipe swaps nodes or not (see graph_rewrites).
+    """
     model = onnx.load(preprocessed_path)
     check_excluded_nodes(model, recipe)
     check_ranges_belong(ranges, model, preprocessed_path, recipe.get("op_types_to_quantize"))
     with tempfile.TemporaryDirectory() as folder:
         save_ranges(ranges, f"{folder}/ranges.json")
+        source = shutil.copy(preprocessed_path, folder)  # quantize_static writes a file beside its input
+        if swap_relu_maxpool:
+            swapped = copy.deepcopy(model)
+            swap_pools(swapped, swap_relu_maxpool)
+            onnx.save(swapped, source)
         quantize_static(
-            shutil.copy(preprocessed_path, folder),  # quantize_static writes a file beside its input
+            source,
             variant_path,
             calibrate_method=CalibrationMethod.MinMax,  # the cache's format; how the ranges were found no longer matters
             calibration_cache_path=f"{folder}/ranges.json",

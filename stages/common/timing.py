@@ -16,21 +16,23 @@ ROW_BYTES = 22  # of a call's row, beside the variant's name
 LEAST_CALLS = 2
 
 
-def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed, show_progress=True):
+def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed, show_progress=True, open_file=None):
     """Time every model at every batch size in interleaved rounds; return the calls as a list of CALL_COLUMNS rows.
 
     `paths`: {variant: file}; `inputs`: {batch size: (batch, ...) of the model's input}. A round visits all variants in a new
     random order, each with a new session: two sessions of one file differ by their place in memory, systematically, so
-    the session, not the call, is the unit of repetition. `seconds` is the budget of the timed calls.
+    the session, not the call, is the unit of repetition. `seconds` is the budget of the timed calls. `open_file(path,
+    threads=...)` returns what runs a file, with the methods of onnxruntime's session, which is what None stands for.
     """
+    open_file = open_file or open_session
     order = np.random.default_rng(seed)
     variants = list(paths)
-    calls = plan_calls(paths, inputs, rounds=rounds, seconds=seconds, threads=threads)
+    calls = plan_calls(paths, inputs, rounds=rounds, seconds=seconds, threads=threads, open_file=open_file)
     rows = []
     for round_number in tqdm(range(rounds), desc="benchmark", unit="round", mininterval=1, disable=not show_progress):
         for position, index in enumerate(order.permutation(len(variants))):
             variant = variants[index]
-            session = open_session(paths[variant], threads=threads)
+            session = open_file(paths[variant], threads=threads)
             for batch, values in inputs.items():
                 time_calls(session, values, min(warmup_calls, calls[variant, batch]))
                 times = time_calls(session, values, calls[variant, batch])
@@ -53,14 +55,14 @@ def time_calls(session, values, count):
     return times
 
 
-def plan_calls(paths, inputs, *, rounds, seconds, threads):
+def plan_calls(paths, inputs, *, rounds, seconds, threads, open_file=None):
     """Return {(variant, batch): calls a round}: an equal share of the budget for every cell, at least LEAST_CALLS.
 
     Cheap calls are bounded by what fits into the CSV file; the time that they leave is given to the dear ones.
     """
-    cost = {}
+    cost, open_file = {}, open_file or open_session
     for variant, path in paths.items():
-        session = open_session(path, threads=threads)
+        session = open_file(path, threads=threads)
         for batch, values in inputs.items():
             time_calls(session, values, 1)
             cost[variant, batch] = min(time_calls(session, values, 3)) / 1e9

@@ -17,7 +17,7 @@ def sentence(model, found, variants):
     detectable where the whole interval of the change is below zero; without labels, where that of the agreement with
     fp32 is below LEAST_AGREEMENT, since a change of accuracy is never larger than the share of changed predictions.
     """
-    timed = [name for name in variants if found["variants"][name]["benchmark"]]
+    timed = [name for name in variants if found["variants"][name]["benchmark"] and not is_fp32(found, name)]
     if not timed:
         return f"No int8 file of {model} runs on this onnxruntime: keep fp32."
     sound = [name for name in timed if not loses_accuracy(found["variants"][name]["evaluate"])]
@@ -44,6 +44,12 @@ def sentence(model, found, variants):
     if "slower" in verdicts.values():
         return f"For {model} int8 buys size, not speed, on this machine: the fastest, `{best}`, is {speeds(cells)}, {what}."
     return f"For {model} no difference in speed can be shown: `{best}` is {speeds(cells)}, {what}."
+
+
+def is_fp32(found, name):
+    """Return whether a variant is a copy of fp32, as `tuned` is where nothing is faster: same size, same logits."""
+    sizes = {found["variants"][variant]["verify"]["size_bytes"] for variant in (BASELINE, name)}
+    return len(sizes) == 1 and found["variants"][name]["evaluate"].get("max_abs_logit_difference") == 0
 
 
 def overlap(cells, others):

@@ -1,0 +1,269 @@
+"""Search the static recipes for the fastest (or smallest) whose accuracy holds, by measurement on this machine.
+
+Every point that was tried is a row of the table, with the reason why it was dropped. What is written is a recipe, as it
+could stand under `calibrate_quantize`; `build-tuned` makes the variant `tuned` from it. Validation images are training
+images that no calibration has seen; the test set is not looked at. The search holds the machine's lock.
+
+    python -m stages.tune cnn models/cnn/onnx/fp32.onnx models/cnn/preprocessed.onnx ... (see dvc.yaml)
+"""
+
+import logging
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import yaml
+
+from stages.common import recipe_search as search
+from stages.common.cpu import EXACT_INT8, best_int8_path, cpu_model_and_flags, usable_cores
+from stages.common.images import first_input, load_images
+from stages.common.machine_lock import machine_lock
+from stages.common.matrix_products import measure_products, operations_per_image
+from stages.common.recipe_space import Space
+from stages.common.search_clock import SearchClock
+from stages.common.search_points import CHOSEN, COLUMNS, HAND_WRITTEN, NOT_REACHED, OUTCOMES, TIED, Builder
+from stages.common.validation import Validation, draw_validation
+from stages.common.workspace import read_params, run_main, write_metrics, write_table, write_text
+
+ACCURACY_SHARE = 0.35  # of the budget: for predictions of the validation images
+HAND_WRITTEN_UNTIL, ACCURACY_UNTIL, FOR_THE_READER_UNTIL = 0.7, 0.85, 0.9  # of the budget, from the start on
+PROFILE_SHARE = 0.05  # of the budget
+COMPARISONS = 3  # predictions of int8 files that the share is planned for, beside fp32's
+FEWEST_IMAGES = 100
+CORE_WORTH = 0.75  # of a further core to predictions, carefully guessed
+PREDICTED_AT_ONCE = 32  # memory only; resnet18 at 224 needs 3 MB an image for one tensor
+LIKELY = 4  # predictions that may be lost in the long run where none of a sample is, with 97.5 % confidence
+LAST_SEED = 1000  # of the last rounds: none of the race
+
+
+class Search:
+    """The search on one model: `run` it, then `points`, `chosen` (None is fp32 itself) and `metrics` are there.
+
+    `plan`: tune.<model>; `hand_written`: {name: recipe}; `shared`: the calibration settings; `files`: (fp32, preprocessed,
+    training images, their labels); `batch`: images of the timed call; `evaluate`: batch_size and output of
+    predictions.
+    """
+
+    def __init__(self, plan, hand_written, shared, files, scaling, *, batch, evaluate, threads):
+        self.plan, self.hand_written, self.shared, self.scaling = plan, hand_written, shared, scaling
+        self.fp32_path, self.preprocessed_path, self.images_path, self.labels_path = files
+        self.batch, self.evaluate, self.threads = batch, evaluate, threads
+        self.model = onnx.load(self.preprocessed_path)
+        self.values = first_input(self.images_path, batch, **scaling)
+        self.space, self.by_size = Space(self.model), plan["objective"] == "size"
+        self.chosen, self.metrics = None, {}
+
+    def run(self):
+        """Search, alone on the machine."""
+        with machine_lock(), tempfile.TemporaryDirectory() as folder:
+            self.folder, self.clock = Path(folder), SearchClock(self.plan["seconds"])
+            self.screen()
+            self.open_validation()
+            hand = best_by_hand(self.screening, self.accuracy, self.clock)
+            field = search.field_of(self.screening)
+            if field and not self.by_size:
+                field = search.race(field, self.fp32_path, self.values, clock=self.clock, threads=self.threads)
+            until = {"clock": self.clock, "until": ACCURACY_UNTIL}
+            winner = search.first_that_holds(field, self.accuracy.holds, repair=self.repaired, rank=self.rank, **until)
+            self.choose(winner, hand)
+            self.compare_for_the_reader()
+            self.metrics |= measure_products(folder, threads=self.threads)
+            self.clock.close()
+        self.metrics |= summary(self.points, self.chosen, hand) | {"seconds": round(self.clock.spent(), 1)}
+
+    @property
+    def points(self):
+        """All points in the order in which they were tried."""
+        return self.screening.points
+
+    def screen(self):
+        """Time everything that is worth it a little."""
+        available = len(load_images(self.images_path))
+        self.builder = Builder(
+            self.preprocessed_path, self.images_path, available, self.scaling, self.shared, self.folder
+        )
+        recipes = ({}, *self.hand_written.values())
+        self.taken = np.unique(np.concatenate([self.builder.indices(recipe) for recipe in recipes]))
+        draw_validation(seed=0, images=1, available=available, taken=self.taken)  # before any work: is one left?
+        timed = {"threads": self.threads, "clock": self.clock}
+        self.screening = search.Screening(self.builder, self.fp32_path, self.values, by_size=self.by_size, **timed)
+
+        def find_slower(point):
+            files, seconds = (
+                (self.fp32_path, self.space, self.values, self.folder),
+                PROFILE_SHARE * self.plan["seconds"],
+            )
+            return search.slower_in_integers(point, *files, threads=self.threads, seconds=seconds)
+
+        search.explore(self.screening, self.space, self.hand_written, find_slower=find_slower)
+
+    def open_validation(self):
+        """Draw as many validation images as there is time for, and predict them with fp32."""
+        limit, draw = self.plan["max_drop"], {"seed": self.plan["seed"], "available": self.builder.available}
+        cores = usable_cores()  # the machine is the search's alone, and predictions are not timed
+        seconds = (value / (1 + CORE_WORTH * (cores - 1)) for value in self.screening.image_seconds())
+        images = affordable_images(self.plan, *seconds, draw["available"] - len(self.taken))
+        if images * limit / 100 < LIKELY:
+            print(
+                f"warning: {images} validation images cannot show that no more than {limit:g} points are lost: "
+                "raise max_drop, validation_images or seconds under `tune`"
+            )
+        indices = draw_validation(**draw, images=images, taken=self.taken)
+        self.clock.show("fp32's predictions")
+        batch_size = min(self.evaluate["batch_size"], PREDICTED_AT_ONCE)
+        settings = self.evaluate | {"batch_size": batch_size, "threads": cores}
+        validation = Validation(
+            self.folder, self.images_path, self.labels_path, indices, self.fp32_path, self.scaling, **settings
+        )
+        self.accuracy = search.Accuracy(validation.compare_file, limit / 100)
+        self.metrics["labelled"] = int(validation.labelled)
+
+    def rank(self, point):
+        """Return what points are ordered by when they are asked for their accuracy: smaller is better."""
+        if self.by_size:
+            return point.size_bytes
+        return point.raced[0] if point.raced else point.screened
+
+    def repaired(self, point):
+        """Return the points that take the place of one whose accuracy does not hold."""
+        if point.repair_of:
+            return []
+        narrow_sums = best_int8_path(cpu_model_and_flags()[1]) not in EXACT_INT8
+        found = []
+        for recipe, shape in search.repairs(point, self.space, narrow_sums=narrow_sums):
+            new = self.screening.try_searched(recipe, shape, until=ACCURACY_UNTIL)
+            new.repair_of = point
+            found += [new] if not new.outcome else []
+        return found
+
+    def choose(self, winner, hand):
+        """Time the winner, the best hand-written recipe and fp32 in fresh rounds, and decide."""
+        compared = [point for point in dict.fromkeys((winner, hand)) if point]
+        if not compared:
+            return
+        self.clock.show("the best against fp32")
+        medians = search.timed_rounds(
+            compared, self.fp32_path, self.values,
+            seconds=max(self.clock.left(), 0.0), threads=self.threads, seed=self.plan["seed"] + LAST_SEED,
+        )  # fmt: skip
+        kept = hand if hand and self.accuracy.holds(hand) else None
+        self.chosen = search.decide(winner, kept, medians, by_size=self.by_size)
+        if self.chosen:
+            self.chosen.outcome, self.chosen.reason = CHOSEN, ""
+        self.metrics |= final_speeds(self.chosen, hand, medians)
+        self.metrics |= reached_gops(operations_per_image(self.model), self.batch, medians, self.chosen)
+
+    def compare_for_the_reader(self):
+        """Compare the predictions of what came close, too, in the time that is left: for the figure."""
+        for point in self.points:
+            came_close = point.raced or (point.origin == HAND_WRITTEN and point.screened)
+            if came_close and self.clock.left(FOR_THE_READER_UNTIL) > 0:
+                self.clock.show(f"accuracy of {point.name}")
+                self.accuracy.holds(point)
+            point.drop(TIED, "cannot be told from a simpler one")
+
+
+def affordable_images(plan, fp32_seconds, int8_seconds, free):
+    """Return how many validation images the budget allows, of `free`, by the seconds that one takes."""
+    affordable = int(ACCURACY_SHARE * plan["seconds"] / (fp32_seconds + COMPARISONS * int8_seconds))
+    return max(1, min(plan["validation_images"], free, max(affordable, FEWEST_IMAGES)))
+
+
+def best_by_hand(screening, accuracy, clock):
+    """Return the best hand-written recipe whose accuracy holds, else the best of them all; None if none works."""
+    works = [point for point in screening.points if point.origin == HAND_WRITTEN and point.screened is not None]
+    works.sort(key=lambda point: point.size_bytes if screening.by_size else point.screened)
+    for place, point in enumerate(works):
+        clock.show(f"accuracy of {point.name}")
+        if (place == 0 or clock.left(HAND_WRITTEN_UNTIL) > 0) and accuracy.holds(point):
+            return point
+    return works[0] if works else None
+
+
+def final_speeds(chosen, hand, medians):
+    """Return {speedup...: against fp32, over_hand_written: {...}} of the chosen point; 1 where it is the same file."""
+    if chosen is None:
+        return {}
+    keys = ("speedup", "speedup_low", "speedup_high")
+    found = dict(zip(keys, search.speedup(medians, "fp32", chosen.name), strict=True))
+    found["rounds"] = len(medians["fp32"])
+    if hand is not None and hand is not chosen:
+        found["over_hand_written"] = dict(zip(keys, search.speedup(medians, hand.name, chosen.name), strict=True))
+    return found
+
+
+def summary(points, chosen, hand):
+    """Return what was tried and what came of it: counts, names, size and the accuracy on the validation images."""
+    counts = {"tried": sum(point.outcome != NOT_REACHED for point in points)}
+    counts |= {outcome.replace("-", "_"): sum(point.outcome == outcome for point in points) for outcome in OUTCOMES[1:]}
+    found = {"chosen": (chosen.name if chosen else "fp32")[:40], "points": counts}
+    if hand:
+        found["best_hand_written"] = {
+            "name": hand.name[:40],
+            "accuracy_change": hand.judged["accuracy_change"],
+            "change_low": hand.judged["change_low"],
+        }
+    if chosen:
+        keys = ("images", "accuracy", "accuracy_change", "change_low", "change_high", "changed")
+        found |= {"size_bytes": chosen.size_bytes, "validation": {key: chosen.judged[key] for key in keys}}
+    return found
+
+
+def reached_gops(operations, batch, medians, chosen):
+    """Return what fp32 and the chosen file reach in the last rounds, in billions of operations a second."""
+    if operations is None:
+        return {}
+    files = {"fp32_gops": "fp32"} | ({"tuned_gops": chosen.name} if chosen else {})
+    # operations a nanosecond are billions a second
+    return {key: round(operations * batch / float(np.median(medians[name])), 2) for key, name in files.items()}
+
+
+def recipe_text(model, chosen):
+    """Return the recipe file: YAML that can be pasted under `calibrate_quantize`, or `fp32` where nothing is better."""
+    if chosen is None:
+        return f"# No static recipe for {model} meets the condition and beats fp32 on this machine: `tuned` is a copy of fp32.\ntuned-{model}: fp32\n"
+    entry = yaml.safe_dump({f"tuned-{model}": chosen.recipe}, sort_keys=False)
+    return (
+        f"# What `tune` found for {model}. To keep it as a variant that no search changes, paste it under `calibrate_quantize`\n"
+        "# in params.yaml and add its name to `variants`: the file will be the same, byte for byte.\n" + entry
+    )
+
+
+def main(model, fp32_path, preprocessed_path, images_path, labels_path, recipe_path, metrics_path, points_path):
+    logging.getLogger().setLevel(logging.ERROR)  # the quantizer's advice on recipes, some of which are here to be timed
+    plan = read_params(f"tune.{model}")
+    evaluate = read_params("evaluate") | {"output": read_params(f"models.{model}.evaluate").get("output")}
+    hand_written, shared = read_params("calibrate_quantize"), read_params("calibrate")
+    scaling, threads = read_params(f"models.{model}.input"), read_params("benchmark.threads")
+    batches = read_params(f"models.{model}.benchmark.batches")
+    batch = max(batches) if plan["objective"] == "throughput" else plan["batch"]
+    files = (fp32_path, preprocessed_path, images_path, labels_path)
+    found = Search(plan, hand_written, shared, files, scaling, batch=batch, evaluate=evaluate, threads=threads)
+    found.run()
+    settings = {"objective": plan["objective"], "batch": batch, "threads": threads, "max_drop": plan["max_drop"]}
+    metrics = settings | found.metrics | {"fp32_size_bytes": Path(fp32_path).stat().st_size}
+    write_table(points_path, COLUMNS, [point.row() for point in found.points])
+    write_text(recipe_path, recipe_text(model, found.chosen))
+    write_metrics(metrics_path, {model: metrics})
+    print(sentence(model, metrics))
+
+
+def sentence(model, metrics):
+    """Return the result in a line."""
+    tried = f"{metrics['points']['tried']} recipes in {metrics['seconds']:.0f} s"
+    if metrics["chosen"] == "fp32":
+        return f"{model}: {tried}, none is better than fp32 at batch {metrics['batch']}: tuned is a copy of fp32"
+    speed = "{speedup:.2f}x ({speedup_low:.2f}-{speedup_high:.2f})".format(**metrics)
+    over = metrics.get("over_hand_written")
+    words = (
+        f", {over['speedup']:.2f}x ({over['speedup_low']:.2f}-{over['speedup_high']:.2f}) of {metrics['best_hand_written']['name']}"
+        if over
+        else ""
+    )
+    change, what = 100 * metrics["validation"]["accuracy_change"], "accuracy" if metrics["labelled"] else "agreement"
+    return f"{model}: {tried}, tuned is {metrics['chosen']}: {speed} of fp32 at batch {metrics['batch']}{words}, {what} {change:+.2f} points"
+
+
+if __name__ == "__main__":
+    run_main(main)

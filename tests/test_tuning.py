@@ -1,0 +1,88 @@
+"""What the report says of the search follows from its files."""
+
+import json
+
+import pytest
+
+from stages.common.tuning import found, recipe_entry, tuning_section
+from stages.plot_tune import front
+
+METRICS = {
+    "objective": "latency", "batch": 1, "threads": 1, "max_drop": 0.5, "labelled": 1, "speedup": 1.68, "speedup_low": 1.67, "speedup_high": 1.69,
+    "rounds": 20, "over_hand_written": {"speedup": 1.18, "speedup_low": 1.17, "speedup_high": 1.19},
+    "tuned_gops": 126.1, "fp32_gops": 72.1, "int8_product_gops": 169.9, "fp32_product_gops": 64.5, "chosen": "searched-06",
+    "points": {"tried": 23, "tied": 1, "behind": 15, "inaccurate": 4, "same_file": 2, "failed": 0, "not_reached": 0},
+    "best_hand_written": {"name": "static-u8s8", "accuracy_change": -0.0038, "change_low": -0.0066}, "size_bytes": 406582,
+    "validation": {"images": 5000, "accuracy_change": 0.0006, "change_low": -0.0008, "change_high": 0.002, "changed": 9},
+    "seconds": 26.2, "fp32_size_bytes": 1564672,
+}  # fmt: skip
+POINTS = 'point,origin,outcome,reason,recipe\na,searched,behind,slow,{}\nb,searched,chosen,,"{""quant_format"": ""QDQ"", ""nodes_to_exclude"": [""conv""]}"\n'
+TIMES = """variant,batch,layer,kind,op_types,microseconds,calls
+static-u8s8,8,conv_1,layer,QLinearConv,60.0,9
+static-u8s8,8,conv_2,layer,QLinearConv,40.0,9
+static-u8s8,8,input,quantize,QuantizeLinear,5.0,9
+tuned,8,conv_1,layer,Conv,20.0,9
+tuned,8,conv_2,layer,QLinearConv,41.0,9
+tuned,8,conv_1,quantize,QuantizeLinear,2.0,9
+tuned,8,,other,(no kernel),1.0,9
+"""
+
+
+@pytest.fixture
+def root(tmp_path):
+    for path, text in {
+        "metrics/tune/net.json": json.dumps({"net": METRICS}),
+        "plots/tune/net.csv": POINTS,
+        "plots/explain/net.csv": TIMES,
+    }.items():
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).write_text(text)
+    return tmp_path
+
+
+def test_the_section_says_what_was_searched_what_won_why_and_what_holds_it_back(root):
+    section = tuning_section(root, "net", 8)
+    assert section["sentences"] == [
+        "`tune` looked for the fastest recipe at batch 1 and tried 23 in 26 s: 15 were behind, 4 may lose more than 0.5 points of accuracy, 2 gave the same file as another.",
+        "`tuned` is 1.68x as fast as fp32 (1.67 to 1.69) and 1.18x (1.17 to 1.19) as fast as the best recipe written by hand, `static-u8s8`, whose accuracy was not shown to hold; on 5,000 validation images its accuracy changes by +0.06 points (-0.08 to +0.20).",
+        "Why it is faster than `static-u8s8`: of 41 us a call, 38 us are saved in conv_1, Conv in place of QLinearConv, with the conversions around it.",
+        "Its call at batch 8 is 64 % convolutions and matrix products in integers, 31 % other layers, 3 % conversions between types and layouts, 2 % no kernel.",
+        "In billions of operations a second `tuned` reaches 126 at batch 1, fp32 72, a large matrix product 170 in integers and 64 in floating point.",
+    ]
+
+
+def test_the_recipe_of_the_chosen_point_is_an_entry_for_params_yaml(root):
+    assert recipe_entry(root / "plots/tune/net.csv", "net") == (
+        "tuned-net:\n  quant_format: QDQ\n  nodes_to_exclude:\n  - conv\n"
+    )
+
+
+def test_a_model_that_was_not_searched_has_no_section(tmp_path):
+    assert tuning_section(tmp_path, "net", 8) is None
+
+
+def test_a_copy_of_fp32_is_said_to_be_one(root):
+    fp32 = {
+        key: METRICS[key]
+        for key in METRICS
+        if key not in ("over_hand_written", "tuned_gops", "validation", "size_bytes")
+    }
+    (root / "metrics/tune/net.json").write_text(json.dumps({"net": fp32 | {"chosen": "fp32"}}))
+    section = tuning_section(root, "net", 8)
+    assert (
+        section["sentences"][1]
+        == "None of them is better for certain and keeps the accuracy: `tuned` is a copy of fp32."
+    )
+    assert len(section["sentences"]) == 3
+
+
+def test_a_recipe_by_hand_that_nothing_beats_is_named():
+    metrics = {key: METRICS[key] for key in METRICS if key != "over_hand_written"} | {"chosen": "static-u8s8"}
+    assert found(metrics).startswith(
+        "`tuned` is `static-u8s8`, 1.68x as fast as fp32 (1.67 to 1.69), which nothing else beats for certain;"
+    )
+
+
+def test_the_front_of_time_and_size_has_what_no_other_point_beats_in_both():
+    points = [{"time": time, "size_kib": size} for time, size in ((2, 1), (1, 3), (1.5, 4), (3, 2))]
+    assert front(points) == [(1, 3), (2, 1)]
