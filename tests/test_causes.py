@@ -108,6 +108,19 @@ def test_a_sentence_says_which_layer_how_much_and_how_it_ran(original):
     ]
 
 
+def test_conversions_that_fp32_has_as_well_are_held_against_them(original):
+    """Two Transposes can be faster than nothing: than the five conversions that they stand for."""
+    reorders = [Node(f"r{place}", "ReorderOutput", "layout", "conv_1", "", None) for place in range(5)]
+    transposes = [Node(f"t{place}", "Transpose", "layout", "input", "", None) for place in range(2)]
+    baseline, integer = (
+        times([*FLOAT, *reorders], *BASELINE, *[30] * 5, noise=0),
+        times([*FLOAT, *transposes], *BASELINE, 20, 25, noise=0),
+    )
+    assert [cause["cause"] for cause in find(original, fp32=baseline, int8=integer)] == [
+        "2 Transpose, 25 us of it of the input, where fp32 has 5: 105 us faster"
+    ]
+
+
 def test_a_difference_within_the_noise_of_the_rounds_is_no_cause(original):
     baseline, noisy = times(FLOAT, *BASELINE), times(FLOAT, *BASELINE, seed=1)
     noisy.times["conv_2", "layer"] = noisy.times["conv_2", "layer"] + np.where(np.arange(ROUNDS) % 3, 60, -60)
