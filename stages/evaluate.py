@@ -8,25 +8,33 @@ changes of each class. A variant that does not load has no predictions, and says
 
 import numpy as np
 
-from stages.common.images import load_images, load_labels
+from stages.common.images import labels_or_none, load_images
 from stages.common.paired import CHANGED_COLUMNS, CLASS_COLUMNS, changed_table, class_table, compare
 from stages.common.runtime import predict_images
 from stages.common.workspace import read_metrics, read_params, run_main, whole_file, write_metrics, write_table
 
 
+def tied(metrics):
+    """Return what a person has to know about equal outputs, in words: where two are largest, their order decides."""
+    return f", {metrics['ties']:,} with two equal largest outputs" if metrics["ties"] else ""
+
+
 def main(model, variant, onnx_path, images_path, labels_path, verified_path, baseline_path,
          predictions_path, metrics_path, changed_path, classes_path):  # fmt: skip
-    images = read_params(f"models.{model}.evaluate")["images"]
+    wanted = read_params(f"models.{model}.evaluate")
     settings, scaling = read_params("evaluate"), read_params(f"models.{model}.input")
     verified = read_metrics(verified_path)[model][variant]
-    labels = load_labels(labels_path, len(load_images(images_path)))[:images]
+    labels = labels_or_none(labels_path, len(load_images(images_path)))
+    labels = labels if labels is None else labels[: wanted["images"]]
     baseline = np.load(baseline_path, allow_pickle=False)["logits"]
     if verified["finite"]:
-        logits = predict_images(onnx_path, images_path, scaling, images=images, **settings)
+        logits = predict_images(onnx_path, images_path, scaling, **wanted, **settings)
         metrics = compare(logits, baseline, labels)
-        summary = f"accuracy {metrics['accuracy']:.2%} ({metrics['accuracy_change']:+.2%}), {metrics['changed']} of {images:,} predictions changed"
+        summary = f"{metrics['changed']} of {metrics['images']:,} predictions changed{tied(metrics)}"
+        if labels is not None:
+            summary = f"accuracy {metrics['accuracy']:.2%} ({metrics['accuracy_change']:+.2%}), {summary}"
     else:
-        logits, labels, baseline = baseline[:0], labels[:0], baseline[:0]
+        logits, labels, baseline = baseline[:0], None, baseline[:0]
         metrics = {key: verified[key] for key in ("loads", "runs", "finite")}
         summary = f"not evaluated, it does not work here: {verified['error']}"
     with whole_file(predictions_path) as temporary, open(temporary, "wb") as file:

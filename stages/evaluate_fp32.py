@@ -5,21 +5,26 @@ python -m stages.evaluate_fp32 cnn models/cnn/onnx/fp32.onnx ... (see dvc.yaml)
 
 import numpy as np
 
-from stages.common.images import load_images, load_labels
+from stages.common.images import labels_or_none, load_images
+from stages.common.model_io import ties
 from stages.common.runtime import predict_images
 from stages.common.workspace import read_params, run_main, whole_file, write_metrics
 
 
 def main(model, onnx_path, images_path, labels_path, predictions_path, metrics_path):
-    images = read_params(f"models.{model}.evaluate")["images"]
+    wanted = read_params(f"models.{model}.evaluate")
     settings, scaling = read_params("evaluate"), read_params(f"models.{model}.input")
-    labels = load_labels(labels_path, len(load_images(images_path)))[:images]
-    logits = predict_images(onnx_path, images_path, scaling, images=images, **settings)
+    labels = labels_or_none(labels_path, len(load_images(images_path)))
+    logits = predict_images(onnx_path, images_path, scaling, **wanted, **settings)
     with whole_file(predictions_path) as temporary, open(temporary, "wb") as file:
         np.savez(file, logits=logits)
-    accuracy = float((logits.argmax(1) == labels).mean())
-    write_metrics(metrics_path, {model: {"fp32": {"accuracy": accuracy, "images": images}}})
-    print(f"{model} fp32: accuracy {accuracy:.2%} on {images:,} images")
+    metrics, summary = {"ties": ties(logits), "images": len(logits)}, "no labels, so no accuracy,"
+    if labels is not None:
+        metrics = {"accuracy": float((logits.argmax(1) == labels[: len(logits)]).mean()), **metrics}
+        summary = f"accuracy {metrics['accuracy']:.2%}"
+    write_metrics(metrics_path, {model: {"fp32": metrics}})
+    equal = f", {metrics['ties']:,} with two equal largest outputs" if metrics["ties"] else ""
+    print(f"{model} fp32: {summary} on {len(logits):,} images{equal}")
 
 
 if __name__ == "__main__":

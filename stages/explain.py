@@ -42,7 +42,7 @@ def explain(paths, graphs, preprocessed, inputs, *, rounds, seconds, threads):
     """Return ({batch: {variant: LayerTimes}}, causes, metrics) of all variants.
 
     `paths`: {variant: file} with "fp32" first; `graphs`: {variant: optimized ModelProto}; `preprocessed`: the ModelProto
-    whose nodes are the layers; `inputs`: {batch: (batch, C, H, W) float32}.
+    whose nodes are the layers; `inputs`: {batch: (batch, ...) of the model's input}.
     """
     original, weighted = Original.of(preprocessed), float_layers(preprocessed)
     nodes = {variant: map_nodes(graph, original) for variant, graph in graphs.items()}
@@ -51,7 +51,7 @@ def explain(paths, graphs, preprocessed, inputs, *, rounds, seconds, threads):
         profiles, cost = measure_profiles(paths, graphs, inputs, rounds=rounds, seconds=seconds, threads=threads)
         memory = {variant: session_bytes(path, threads=threads) for variant, path in paths.items()}
     metrics = {
-        variant: {**count_graph(nodes[variant], graph, weighted), "session_bytes": memory[variant]}
+        variant: {**count_graph(nodes[variant], graph, weighted, original), "session_bytes": memory[variant]}
         for variant, graph in graphs.items()
     }
     times, causes = {}, []

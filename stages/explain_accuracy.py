@@ -14,8 +14,9 @@ import numpy as np
 import onnx
 
 from stages.common.changed_figures import draw_changed, draw_margins, margins
-from stages.common.images import input_batches, load_images, load_labels
+from stages.common.images import input_batches, labels_or_none, load_images
 from stages.common.layer_effects import layer_effects
+from stages.common.model_io import judged_output
 from stages.common.quantization_noise import activation_noise, weight_sqnr
 from stages.common.static_quantization import quantize
 from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics, write_table
@@ -100,24 +101,31 @@ def main(model, variant, preprocessed_path, ranges_path, images_path, labels_pat
          metrics_path, layers_path, changed_path, margins_path):  # fmt: skip
     recipe, settings = read_params(f"calibrate_quantize.{variant}"), read_params("evaluate")
     scaling, counts = read_params(f"models.{model}.input"), read_params(f"models.{model}.explain")
+    judged = read_params(f"models.{model}.evaluate").get("output")
     recipe.pop("calibrate", None)  # how the ranges were found, which are given here
     ranges = {name: np.float32(bounds) for name, bounds in json.loads(Path(ranges_path).read_text())["ranges"].items()}
     baseline, logits = (np.load(path, allow_pickle=False)["logits"] for path in (baseline_path, predictions_path))
     if len(logits) == 0:
         raise UserError(f"explain.layers_of is {variant}, which does not run here: name another static variant.")
     images = load_images(images_path)
-    labels = load_labels(labels_path, len(images))
+    labels = labels_or_none(labels_path, len(images))
     batches = input_batches(images, batch_size=NOISE_BATCH, path=images_path, limit=counts["noise_images"], **scaling)
     weights, tensors = quantization_noise(preprocessed_path, ranges, recipe, batches)
     looked_at = baseline[: counts["images"]]
-    effects = layer_effects(preprocessed_path, ranges, recipe, images_path, scaling, looked_at, **settings)
+    effects = layer_effects(
+        preprocessed_path, ranges, recipe, images_path, scaling, looked_at, output=judged, **settings
+    )
     preprocessed = onnx.load(preprocessed_path)
-    output = tensors.get(preprocessed.graph.output[0].name, {})
+    output = tensors.get(
+        judged_output([value.name for value in preprocessed.graph.output], judged, preprocessed_path), {}
+    )
     metrics = summarize(baseline, logits, effects, output.get("scale"))
     write_table(layers_path, COLUMNS, layer_rows(layer_table(preprocessed, weights, tensors, effects)))
     names = {"model": model, "variant": variant, "baseline": baseline, "logits": logits}
     with whole_file(changed_path) as temporary:
-        draw_changed(temporary, images=images, labels=labels, **names)
+        draw_changed(
+            temporary, images=images, labels=labels, channels_last=scaling.get("channels_last", False), **names
+        )
     with whole_file(margins_path) as temporary:
         draw_margins(temporary, **names)
     write_metrics(metrics_path, {model: {variant: metrics}})

@@ -1,7 +1,7 @@
 """Write down the machine: processor, instruction sets, cores, package versions, further runtimes. Refuse bad parameters.
 
 Always runs; DVC reruns downstream only what declared a key of metrics/machine.json that changed. It is upstream of
-everything, so this is also where a mistake in params.yaml is named before any long work. Further onnxruntime versions
+everything, so this is also where a mistake in params.yaml, or in a model that you brought, is named before any long work. Further onnxruntime versions
 that verify-load asks for are installed under the environment's prefix if they are not there yet.
 
     python -m stages.machine metrics/machine.json
@@ -15,8 +15,16 @@ import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from stages.common.cpu import best_int8_path, cpu_model_and_flags, physical_cores, usable_cores
+from stages.common.cpu import (
+    best_int8_path,
+    cpu_model_and_flags,
+    physical_cores,
+    saturating,
+    saturation_sentence,
+    usable_cores,
+)
 from stages.common.params_check import check_params
+from stages.common.preflight import own_mistakes, untracked
 from stages.common.runtimes import is_installed, key_of, runtime_folder
 from stages.common.workspace import load_params, run_main, write_metrics
 
@@ -84,9 +92,13 @@ def install(runtime, folder):
 
 def main(metrics_path):
     params = load_params()
-    check_params(params, Path())
+    check_params(params, Path(), further=own_mistakes)
+    for file in untracked(params, Path()):
+        print(f"warning: {file} is not tracked, so that no queued or --temp experiment has it: run `dvc add {file}`")
     facts = machine(runtimes=params["verify_load"]["runtimes"])
     write_metrics(metrics_path, facts)
+    if names := saturating(facts["cpu"]["isa"], params["calibrate_quantize"]):
+        print(f"warning: {saturation_sentence(facts['cpu']['isa'], names)}")
     print(
         f"{facts['cpu']['model']}, {facts['cpu']['isa']}, {facts['cpu']['usable_cores']} usable cores, onnxruntime {facts['packages']['onnxruntime']}"
     )

@@ -5,7 +5,8 @@ their height is what the draw alone does to accuracy, and a bar is their mean. T
 the recipe as it is in params.yaml (the diamond), Newcombe's 95 % interval: a difference between two variants that is
 smaller than the dots scatter may be the draw, and one that is smaller than the band cannot be told from none on this test
 set. Columns that get narrower from left to right say that more calibration images steady the result; columns of the same
-height say that they do not. A column that lies lower costs accuracy.
+height say that they do not. A column that lies lower costs accuracy. Without labels the height is the agreement with
+fp32: the share of predictions that are its own.
 
     python -m stages.plot_sensitivity cnn static-u8s8 metrics/sensitivity/cnn.json plots/sensitivity/cnn.csv ... (see dvc.yaml)
 """
@@ -25,23 +26,42 @@ BLUE, SKY_BLUE, VERMILION, GREY = (
 WIDTH = 0.16  # of a column, in decades of the number of images
 
 
+ACCURACY = {
+    "column": "accuracy_change",
+    "keys": ("change_low", "change_high"),
+    "mean": "mean_change",
+    "axis": "change of accuracy from fp32\n(percentage points)",
+    "band": "95 % interval of the recipe's change (test set)",
+}
+AGREEMENT = {
+    "column": "argmax_agreement",
+    "keys": ("agreement_low", "agreement_high"),
+    "mean": "mean_agreement",
+    "axis": "predictions that are fp32's\n(%)",
+    "band": "95 % interval of the recipe's agreement (test set)",
+}
+
+
+def quantity_of(metrics):
+    """Return what was measured over the draws: the accuracy change, or without labels the agreement with fp32."""
+    return ACCURACY if "change_low" in metrics["recipe"] else AGREEMENT
+
+
 def draw_figure(title, draws, metrics):
-    """Return the figure. `draws`: fields images, seed, accuracy_change; `metrics`: those of the variant."""
+    """Return the figure. `draws`: fields images, seed, and what is measured; `metrics`: those of the variant."""
     figure = Figure(figsize=(8, 4.5), dpi=150, layout="constrained")
     axes = figure.subplots()
-    recipe, counts = metrics["recipe"], np.unique(draws["images"])
-    low, high = 100 * recipe["change_low"], 100 * recipe["change_high"]
-    axes.axhspan(
-        low, high, color=SKY_BLUE, alpha=0.2, linewidth=0, label="95 % interval of the recipe's change (test set)"
-    )
-    axes.axhline(0, color=GREY, linewidth=0.8)
+    recipe, counts, quantity = metrics["recipe"], np.unique(draws["images"]), quantity_of(metrics)
+    low, high = (100 * recipe[key] for key in quantity["keys"])
+    axes.axhspan(low, high, color=SKY_BLUE, alpha=0.2, linewidth=0, label=quantity["band"])
+    axes.axhline(0 if quantity is ACCURACY else 100, color=GREY, linewidth=0.8)
     last = draws["seed"].max()
 
     def place(images, seed):
         """Return where a draw stands: side by side in its column, in the order of seeds."""
         return images * 10 ** (WIDTH * (np.minimum(seed / last, 1) - 0.5))
 
-    changes = 100 * draws["accuracy_change"]
+    changes = 100 * draws[quantity["column"]]
     axes.scatter(
         place(draws["images"], draws["seed"]),
         changes,
@@ -51,17 +71,17 @@ def draw_figure(title, draws, metrics):
         linewidth=0,
         label="one calibration draw",
     )
-    means = [100 * metrics[f"images_{count}"]["mean_change"] for count in counts]
+    means = [100 * metrics[f"images_{count}"][quantity["mean"]] for count in counts]
     edges = counts * 10 ** (-WIDTH / 2), counts * 10 ** (WIDTH / 2)
     axes.hlines(means, *edges, color="black", linewidth=1.5, label="mean of the draws")
-    own = place(recipe["images"], recipe["seed"]), 100 * recipe["accuracy_change"]
+    own = place(recipe["images"], recipe["seed"]), 100 * recipe[quantity["column"]]
     axes.plot(*own, "D", color=VERMILION, markersize=6, label="the recipe's own draw")
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator(counts))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("calibration images (log scale)")
-    axes.set_ylabel("change of accuracy from fp32\n(percentage points)")
+    axes.set_ylabel(quantity["axis"])
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
     axes.spines[["top", "right"]].set_visible(False)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, fontsize=9)
@@ -72,16 +92,18 @@ def title_of(model, variant, metrics):
     """Return what is seen, the draw's share beside the test set's, and below it what these two numbers are."""
     recipe, counts = metrics["recipe"], [int(name.split("_")[1]) for name in metrics if name.startswith("images_")]
     nearest = min(counts, key=lambda count: abs(count - recipe["images"]))
-    of_draws, half = metrics[f"images_{nearest}"], (recipe["change_high"] - recipe["change_low"]) / 2
+    low, high = (recipe[key] for key in quantity_of(metrics)["keys"])
+    of_draws, half = metrics[f"images_{nearest}"], (high - low) / 2
+    what = "accuracy" if quantity_of(metrics) is ACCURACY else "agreement"
     return (
-        f"Other calibration images move accuracy by ±{200 * of_draws['spread']:.2f} points, other test images by ±{100 * half:.2f}\n"
+        f"Other calibration images move {what} by ±{200 * of_draws['spread']:.2f} points, other test images by ±{100 * half:.2f}\n"
         f"{model} {variant}: two standard deviations over {of_draws['seeds']} draws of {nearest:,}; 95 % interval from {metrics['test_images']:,}"
     )
 
 
 def main(model, variant, metrics_path, draws_path, figure_path):
     metrics = read_metrics(metrics_path)[model][variant]
-    columns = ("images", "seed", "accuracy_change")
+    columns = ("images", "seed", quantity_of(metrics)["column"])
     draws = np.genfromtxt(draws_path, delimiter=",", names=True, usecols=columns, dtype=None)
     figure = draw_figure(title_of(model, variant, metrics), draws, metrics)
     with whole_file(figure_path) as temporary:

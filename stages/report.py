@@ -13,17 +13,22 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from stages.common import explanations, tables
-from stages.common.results import call_spread, load_results
+from stages.common.cpu import saturating, saturation_sentence
+from stages.common.results import call_spread, is_labelled, load_results
 from stages.common.tables import Cell
 from stages.common.tuning import tuning_section
 from stages.common.verdict import sentence
 from stages.common.workspace import read_metrics, read_params, run_main, write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
-FIGURES = {
+FIGURES = {  # of labelled images
     "latency": "Speed relative to fp32. Right of 1 is faster; the grey band is fp32 against itself.",
     "accuracy": "File size, and accuracy change against fp32 on the same test images with its 95 % interval.",
     "changes": "What the accuracy change hides: test images whose label is another than fp32's.",
+}
+UNLABELLED_FIGURES = FIGURES | {
+    "accuracy": "File size, and agreement with fp32 on the test images with its 95 % interval.",
+    "changes": "Test images whose label is another than fp32's.",
 }
 
 
@@ -38,11 +43,12 @@ def network_section(root, model, found, variants, *, layers_of, drawn, tuned):
         "name": model,
         "verdict": sentence(model, found, variants),
         "summary": with_spread(model, tables.summary_rows(model, found, variants), draws),
-        "absolute": tables.absolute_rows(model, found, variants),
+        "absolute": absolute_rows(root, model, found, variants),
         "predictions": tables.prediction_rows(model, found, variants),
         "latency": tables.latency_rows(model, found, call_spread(root, model)),
         "loading": tables.loading_rows(model, found, variants),
         "messages": failure_messages(root, model, variants),
+        "labelled": is_labelled(found),
         "warnings": tables.conditions(found),
         "conditions": found["conditions"],
         "images": found["variants"]["fp32"]["evaluate"]["images"],
@@ -53,12 +59,19 @@ def network_section(root, model, found, variants, *, layers_of, drawn, tuned):
     }
 
 
+def absolute_rows(root, model, found, variants):
+    """Return the table of absolute numbers, with the convolutions that run in integers if `explain` was run."""
+    rows, metrics = tables.absolute_rows(model, found, variants), explanations.load_metrics(root, "explain", model)
+    names = [tables.BASELINE, *variants]
+    return rows if metrics is None else [*rows, explanations.convolution_row(model, metrics, names)]
+
+
 def with_spread(model, rows, draws):
     """Put the spread over calibration draws beside the accuracy of the variants for which it was measured."""
     for row in rows if draws else ():
         spread = explanations.draw_spread(draws, row["variant"].text)
         cell = Cell("" if spread is None else f"{100 * spread:.3f}", f"metrics/sensitivity/{model}.json")
-        at = list(row).index("accuracy") + 1
+        at = list(row).index("size") + 2  # behind accuracy, or agreement
         items = list(row.items())
         row.clear()
         row.update([*items[:at], ("draw (sd)", cell), *items[at:]])
@@ -101,8 +114,11 @@ def draw_section(model, draws):
     if not draws:
         return None
     [(variant, found)] = draws.items()
+    labelled = explanations.draws_are_of_accuracy(found)
     return {
         "variant": variant,
+        "quantity": "Accuracy change" if labelled else "Agreement with fp32",
+        "unit": "in percentage points" if labelled else "in percent of the test images",
         "rows": explanations.draw_rows(model, variant, found),
         "figure": f"plots/explain/{model}-draws.png",
     }
@@ -141,6 +157,8 @@ def render(template, context):
 def main(html_path, markdown_path):
     models, variants = list(read_params("models")), read_params("variants")
     machine = read_metrics("metrics/machine.json")
+    isa = machine["cpu"]["isa"]
+    saturated = [name for name in saturating(isa, read_params("calibrate_quantize")) if name in variants]
     explained = {
         "layers_of": read_params("explain.layers_of"),
         "drawn": read_params("sensitivity"),
@@ -151,7 +169,8 @@ def main(html_path, markdown_path):
         "machine": machine,
         "machine_sentence": tables.machine_sentence(machine),
         "networks": [network_section(".", model, results[model], variants, **explained) for model in models],
-        "figures": FIGURES,
+        "saturation": saturation_sentence(isa, saturated) if saturated else "",
+        "figures": FIGURES if is_labelled(next(iter(results.values()))) else UNLABELLED_FIGURES,
     }
     for template, path in (("report.html.j2", html_path), ("report.md.j2", markdown_path)):
         write_text(path, render(template, context))

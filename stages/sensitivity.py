@@ -20,13 +20,25 @@ from stages.common.calibration import draw_indices
 from stages.common.calibration_settings import calibration_settings
 from stages.common.cpu import usable_cores
 from stages.common.image_ranges import minmax_of_sets
-from stages.common.images import load_images, load_labels
+from stages.common.images import labels_or_none, load_images
 from stages.common.paired import compare
 from stages.common.runtime import predict_images
 from stages.common.static_quantization import calibrate, quantize
+from stages.common.statistics import wilson_interval
 from stages.common.workspace import read_params, run_main, write_metrics, write_table
 
-COLUMNS = ["images", "seed", "accuracy", "accuracy_change", "changed", "lost", "gained", "file_sha256"]
+COLUMNS = [
+    "images",
+    "seed",
+    "accuracy",
+    "accuracy_change",
+    "changed",
+    "lost",
+    "gained",
+    "argmax_agreement",
+    "file_sha256",
+]
+QUANTITIES = {"change": "accuracy", "agreement": "agreement with fp32"}
 
 
 def find_ranges(preprocessed_path, images_path, sets, scaling, *, op_types, method, batch_size, **options):
@@ -69,20 +81,30 @@ def quantized(preprocessed_path, folder, ranges, recipe):
 def summarize(rows):
     """Return {images_<n>: {mean_change, spread, worst_change, best_change, seeds, distinct_models}} from the table's rows.
 
-    Changes are of accuracy, as a fraction; `spread` is their standard deviation over seeds.
+    Changes are of accuracy, as a fraction; `spread` is their standard deviation over seeds. Without labels it is the
+    agreement with fp32 instead: mean_agreement, worst_agreement, best_agreement.
     """
-    metrics = {}
+    what, column = ("agreement", "argmax_agreement") if rows[0][3] == "" else ("change", "accuracy_change")
+    metrics, column = {}, COLUMNS.index(column)
     for images in dict.fromkeys(row[0] for row in rows):
-        changes = [row[3] for row in rows if row[0] == images]
+        changes = [row[column] for row in rows if row[0] == images]
         metrics[f"images_{images}"] = {
-            "mean_change": statistics.fmean(changes),
+            f"mean_{what}": statistics.fmean(changes),
             "spread": statistics.stdev(changes),
-            "worst_change": min(changes),
-            "best_change": max(changes),
+            f"worst_{what}": min(changes),
+            f"best_{what}": max(changes),
             "seeds": len(changes),
             "distinct_models": len({row[-1] for row in rows if row[0] == images}),
         }
     return metrics
+
+
+def interval_of(comparison):
+    """Return a comparison's accuracy change and its interval; without labels its agreement with fp32 and Wilson's."""
+    if "accuracy_change" in comparison:
+        return {key: comparison[key] for key in ("accuracy_change", "change_low", "change_high")}
+    low, high = wilson_interval(comparison["images"] - comparison["changed"], comparison["images"])
+    return {"argmax_agreement": comparison["argmax_agreement"], "agreement_low": low, "agreement_high": high}
 
 
 def main(
@@ -91,12 +113,15 @@ def main(
     plan, scaling = read_params(f"sensitivity.{model}"), read_params(f"models.{model}.input")
     settings, recipe = read_params("evaluate"), read_params(f"calibrate_quantize.{variant}")
     own, how = calibration_settings(read_params("calibrate"), recipe.pop("calibrate", {}))
-    count = plan["test_images"]
-    labels = load_labels(labels_path, len(load_images(test_path)))[:count]
+    count, wanted = plan["test_images"], read_params(f"models.{model}.evaluate")
+    labels = labels_or_none(labels_path, len(load_images(test_path)))
+    labels = labels if labels is None else labels[:count]
     baseline = np.load(baseline_path, allow_pickle=False)["logits"][:count]
 
     def compare_file(path):
-        return compare(predict_images(path, test_path, scaling, images=count, **settings), baseline, labels)
+        return compare(
+            predict_images(path, test_path, scaling, **wanted | {"images": count}, **settings), baseline, labels
+        )
 
     draws = [{"images": images, "seed": seed} for images in plan["images"] for seed in range(plan["seeds"])]
     sets = [draw_indices(**draw, available=len(load_images(train_path))) for draw in [*draws, own]]
@@ -104,20 +129,20 @@ def main(
     ranges = find_ranges(preprocessed_path, train_path, sets, scaling, op_types=op_types, **how)
     *results, (_, of_recipe) = compare_files(preprocessed_path, ranges, recipe, compare_file)
     rows = [
-        [draw["images"], draw["seed"], *(comparison[key] for key in COLUMNS[2:-1]), digest]
+        [draw["images"], draw["seed"], *(comparison.get(key, "") for key in COLUMNS[2:-1]), digest]
         for draw, (digest, comparison) in zip(draws, results, strict=True)
     ]
-    interval = {key: of_recipe[key] for key in ("accuracy_change", "change_low", "change_high")}
+    interval = interval_of(of_recipe)
     metrics = summarize(rows) | {"recipe": own | interval, "test_images": count}
     write_metrics(metrics_path, {model: {variant: metrics}})
     write_table(draws_path, COLUMNS, rows)
+    what = "agreement" if labels is None else "change"
     for name, of_draws in summarize(rows).items():
-        print(
-            f"{model} {variant}, {name}: accuracy {of_draws['mean_change']:+.3%} on average, spread {of_draws['spread']:.3%}"
-        )
-    print(
-        f"{model} {variant}, test set: {interval['change_low']:+.2%} to {interval['change_high']:+.2%} for the recipe's draw"
-    )
+        mean = f"{of_draws['mean_agreement']:.3%}" if labels is None else f"{of_draws['mean_change']:+.3%}"
+        print(f"{model} {variant}, {name}: {QUANTITIES[what]} {mean} on average, spread {of_draws['spread']:.3%}")
+    low, high = interval[f"{what}_low"], interval[f"{what}_high"]
+    ends = f"{low:.2%} to {high:.2%}" if labels is None else f"{low:+.2%} to {high:+.2%}"
+    print(f"{model} {variant}, test set: {ends} for the recipe's draw")
 
 
 if __name__ == "__main__":

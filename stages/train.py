@@ -18,31 +18,40 @@ from torch import nn
 from tqdm import tqdm
 
 from stages.common.images import check_finite, load_images, load_labels, to_input
-from stages.common.networks import ARCHITECTURES
+from stages.common.networks import ARCHITECTURES, load_published_weights
 from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics, write_table
 
 
-def train(train_set, test_set, scaling, *, architecture, epochs, batch_size, learning_rate, seed, threads):
+def train(train_set, test_set, scaling, *, architecture, epochs, batch_size, learning_rate, seed, threads,
+          weights="none", images=None, test_images=None):  # fmt: skip
     """Train with Adam and cross-entropy; return the network in evaluation mode and a row of numbers an epoch.
 
     `train_set`, `test_set`: (images (N, C, H, W) as stored, labels (N,) int64). `scaling`: arguments of `to_input`.
+    `weights`: "none" (random ones), or the name of torchvision's published ones. `images`: how many training images are
+    drawn, the same in every epoch; `test_images`: how many are tested, from the first on; None: all.
     A row: epoch, train_loss, test_loss, train_accuracy, test_accuracy; the training values are means over the epoch.
     """
     torch.manual_seed(seed)
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(True)
     network = ARCHITECTURES[architecture]()
+    if weights != "none":
+        load_published_weights(network, architecture, weights)
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
     order = np.random.default_rng(seed)
+    drawn = np.arange(len(train_set[0]))
+    if images is not None:
+        drawn = order.choice(drawn, images, replace=False)
+    test_set = tuple(part[:test_images] for part in test_set)
     history = []
     for epoch in range(1, epochs + 1):
         network.train()
-        batches = np.array_split(order.permutation(len(train_set[0])), -(-len(train_set[0]) // batch_size))
+        batches = np.array_split(order.permutation(drawn), -(-len(drawn) // batch_size))
         seen = [
             step(network, optimizer, *batch_of(train_set, indices, scaling))
             for indices in tqdm(batches, desc=f"epoch {epoch}/{epochs}", unit="batch", mininterval=1)
         ]
-        train_loss, train_accuracy = np.sum(seen, axis=0) / len(train_set[0])
+        train_loss, train_accuracy = np.sum(seen, axis=0) / len(drawn)
         test_loss, test_accuracy = test(network, test_set, scaling)
         history.append([epoch, train_loss, test_loss, train_accuracy, test_accuracy])
     return network.eval(), history
@@ -66,7 +75,7 @@ def step(network, optimizer, inputs, labels):
 
 
 @torch.no_grad()
-def test(network, dataset, scaling, batch_size=500):
+def test(network, dataset, scaling, batch_size=100):
     """Return mean loss and accuracy over a dataset."""
     network.eval()
     total = np.zeros(2)
@@ -94,10 +103,11 @@ def main(
         for start in range(0, len(images), 1000):
             check_finite(images[start : start + 1000], images_path, range(start, len(images)))
         datasets.append((images, load_labels(labels_path, len(images))))
-    if params["batch_size"] > len(datasets[0][0]):
-        raise UserError(
-            f"train.{model}.batch_size is {params['batch_size']} and there are {len(datasets[0][0])} training images: make it smaller."
-        )
+    for key, (stored, _) in (("batch_size", datasets[0]), ("images", datasets[0]), ("test_images", datasets[1])):
+        if params.get(key, 1) > len(stored):
+            raise UserError(
+                f"train.{model}.{key} is {params[key]} and there are {len(stored)} {'test' if key == 'test_images' else 'training'} images: make it smaller."
+            )
     network, history = train(*datasets, scaling, **params)
     with whole_file(model_path) as temporary, open(temporary, "wb") as file:
         # An open file: given a path, torch stores the file's name in the archive.

@@ -23,6 +23,7 @@ from stages.common.matrix_products import measure_products, operations_per_image
 from stages.common.recipe_space import Space
 from stages.common.search_clock import SearchClock
 from stages.common.search_points import CHOSEN, COLUMNS, HAND_WRITTEN, NOT_REACHED, OUTCOMES, TIED, Builder
+from stages.common.static_quantization import fixed_batch
 from stages.common.validation import Validation, draw_validation
 from stages.common.workspace import read_params, run_main, write_metrics, write_table, write_text
 
@@ -192,15 +193,18 @@ def summary(points, chosen, hand):
     counts = {"tried": sum(point.outcome != NOT_REACHED for point in points)}
     counts |= {outcome.replace("-", "_"): sum(point.outcome == outcome for point in points) for outcome in OUTCOMES[1:]}
     found = {"chosen": (chosen.name if chosen else "fp32")[:40], "points": counts}
-    if hand:
+    if hand and hand.judged:
         found["best_hand_written"] = {
             "name": hand.name[:40],
-            "accuracy_change": hand.judged["accuracy_change"],
+            "changed": hand.judged["changed"],
             "change_low": hand.judged["change_low"],
         }
     if chosen:
         keys = ("images", "accuracy", "accuracy_change", "change_low", "change_high", "changed")
-        found |= {"size_bytes": chosen.size_bytes, "validation": {key: chosen.judged[key] for key in keys}}
+        found |= {
+            "size_bytes": chosen.size_bytes,
+            "validation": {key: chosen.judged[key] for key in keys if key in chosen.judged},
+        }
     return found
 
 
@@ -227,10 +231,12 @@ def recipe_text(model, chosen):
 def main(model, fp32_path, preprocessed_path, images_path, labels_path, recipe_path, metrics_path, points_path):
     logging.getLogger().setLevel(logging.ERROR)  # the quantizer's advice on recipes, some of which are here to be timed
     plan, evaluate = read_params(f"tune.{model}"), read_params("evaluate")
+    evaluate |= {"output": read_params(f"models.{model}.evaluate").get("output")}
     hand_written, shared = read_params("calibrate_quantize"), read_params("calibrate")
     scaling, threads = read_params(f"models.{model}.input"), read_params("benchmark.threads")
     batches = read_params(f"models.{model}.benchmark.batches")
-    batch = max(batches) if plan["objective"] == "throughput" else plan["batch"]
+    asked = max(batches) if plan["objective"] == "throughput" else plan["batch"]
+    batch = fixed_batch(preprocessed_path) or asked
     files = (fp32_path, preprocessed_path, images_path, labels_path)
     found = Search(plan, hand_written, shared, files, scaling, batch=batch, evaluate=evaluate, threads=threads)
     found.run()
@@ -254,8 +260,13 @@ def sentence(model, metrics):
         if over
         else ""
     )
-    change = 100 * metrics["validation"]["accuracy_change"]
-    return f"{model}: {tried}, tuned is {metrics['chosen']}: {speed} of fp32 at batch {metrics['batch']}{words}, accuracy {change:+.2f} points"
+    judged = metrics["validation"]
+    accuracy = (
+        f"accuracy {100 * judged['accuracy_change']:+.2f} points"
+        if "accuracy_change" in judged
+        else f"{judged['changed']} of {judged['images']:,} predictions changed"
+    )
+    return f"{model}: {tried}, tuned is {metrics['chosen']}: {speed} of fp32 at batch {metrics['batch']}{words}, {accuracy}"
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ PROBE_SECONDS = 120  # a large model needs some; a runtime that hangs must not h
 def verify_load(onnx_path, batch, runtimes):
     """Return {runtime: result of the probe} for the environment's own runtime ("here") and the further ones.
 
-    `batch` is the model's input (N, C, H, W) float32. A runtime that is not installed is left out: not checked.
+    `batch` is the model's input, (N, ...). A runtime that is not installed is left out: not checked.
     """
     with tempfile.TemporaryDirectory() as folder:
         batch_path = f"{folder}/batch.npy"

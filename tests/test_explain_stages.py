@@ -41,7 +41,7 @@ def workspace(tmp_path_factory):
     bounds = {name: [float(low), float(high)] for name, (low, high) in ranges.items()}
     write(root / "ranges.json", {"ranges": bounds})
     params = {
-        "models": {"small": {"input": SCALING, "benchmark": {"batches": [8, 1]}, "explain": {"images": 64, "noise_images": 16}}},
+        "models": {"small": {"input": SCALING, "evaluate": {"images": 64}, "benchmark": {"batches": [8, 1]}, "explain": {"images": 64, "noise_images": 16}}},
         "explain": {"time": {"rounds": 3, "seconds": 1.0}},
         "benchmark": {"threads": 1},
         "evaluate": {"batch_size": 32, "threads": 1},

@@ -121,7 +121,10 @@ def test_an_array_that_holds_no_images_is_refused(saved, array, sentence):
     path = saved(array)
     with pytest.raises(UserError) as error:
         load_images(path)
-    assert str(error.value) == f"{path} {sentence}: expected images as uint8 or float32 of shape (N, C, H, W)."
+    assert (
+        str(error.value)
+        == f"{path} {sentence}: expected images as uint8 or float32 of shape (N, C, H, W), (N, C, L) or (N, F)."
+    )
 
 
 def test_labels_have_to_match_the_images(saved):

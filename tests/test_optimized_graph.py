@@ -65,8 +65,8 @@ def test_conversions_belong_to_the_layer_whose_output_they_convert(plain):
 
 
 def test_integer_and_float_layers_are_counted(plain):
-    _, graphs, nodes, weighted = plain
-    counts = {variant: count_graph(nodes[variant], graphs[variant], weighted) for variant in graphs}
+    original, graphs, nodes, weighted = plain
+    counts = {variant: count_graph(nodes[variant], graphs[variant], weighted, original) for variant in graphs}
     assert (counts["fp32"]["integer_layers"], counts["fp32"]["float_layers"]) == (0, 3)
     assert {(counts[name]["integer_layers"], counts[name]["float_layers"]) for name in counts if name != "fp32"} == {
         (3, 0)
@@ -74,18 +74,23 @@ def test_integer_and_float_layers_are_counted(plain):
 
 
 def test_pairs_are_left_only_where_a_tensor_goes_back_to_floating_point_within_the_network(plain):
-    _, graphs, nodes, weighted = plain
-    left = {name: count_graph(nodes[name], graphs[name], weighted)["quantize_pairs_left"] for name in graphs}
+    original, graphs, nodes, weighted = plain
+    left = {name: count_graph(nodes[name], graphs[name], weighted, original)["quantize_pairs_left"] for name in graphs}
     assert (left["fp32"], left["u8s8"], left["qoperator"]) == (0, 0, 0)
     assert left["convgemm"] > 0
 
 
+def convolutions(original):
+    return [node for node in original.nodes.values() if node.op_type == "Conv"]
+
+
 @on_x86
 def test_signed_activations_leave_convolutions_of_a_residual_network_in_floating_point_unsigned_ones_none(residual):
-    _, graphs, nodes, weighted = residual
-    signed, unsigned = (count_graph(nodes[name], graphs[name], weighted) for name in ("s8s8", "u8s8"))
-    assert signed["float_layers"] == 2
-    assert unsigned["float_layers"] == 0
+    original, graphs, nodes, weighted = residual
+    signed, unsigned = (count_graph(nodes[name], graphs[name], weighted, original) for name in ("s8s8", "u8s8"))
+    assert signed["float_layers"] == signed["float_convolutions"] == 2
+    assert unsigned["float_layers"] == unsigned["float_convolutions"] == 0
+    assert signed["integer_convolutions"] + 2 == unsigned["integer_convolutions"] == len(convolutions(original))
 
 
 @pytest.mark.parametrize(

@@ -317,7 +317,7 @@ def test_a_model_that_nobody_trains_has_to_be_there(refused, params):
     del params["train"]["cnn"]
     assert refused() == (
         "error: params.yaml: the model `cnn` is not under `train` and models/cnn/onnx/fp32.onnx is missing: "
-        "put it there, or add it to `train`."
+        "put it there and run `dvc add models/cnn/onnx/fp32.onnx`, or add it to `train`."
     )
 
 
@@ -343,7 +343,7 @@ def test_a_dataset_that_is_not_fetched_has_to_be_there(refused):
     for part in ("train", "test"):
         assert (
             f"`dataset` is `birds`, which `fetch_data` does not fetch, and data/birds/{part}-images.npy is missing: "
-            "put the arrays there"
+            f"put it there and run `dvc add data/birds/{part}-images.npy`"
         ) in message
 
 
@@ -351,7 +351,8 @@ def test_images_are_counted_in_the_arrays_that_are_there(refused, tmp_path):
     (tmp_path / "data/birds").mkdir(parents=True)
     for part, count in (("train", 150), ("test", 10_000)):
         np.save(tmp_path / f"data/birds/{part}-images.npy", np.zeros((count, 1, 2, 2), np.uint8))
-    assert refused({"dataset": "birds", "sensitivity": {}}) == (
+        np.save(tmp_path / f"data/birds/{part}-labels.npy", np.zeros(count, np.int64))
+    assert refused({"dataset": "birds", "sensitivity": {}, "train.resnet18.images": 150}) == (
         "error: params.yaml: `calibrate.images` is 200 and data/birds/train-images.npy has 150 images: ask for fewer."
     )
 

@@ -33,7 +33,9 @@ def small(params):
     """Return the repository's parameters, made small: tiny images that are there, one epoch, few variants, two rounds."""
     params = copy.deepcopy(params)
     params |= {"dataset": "tiny", "fetch_data": {}, "variants": [*DYNAMIC, *STATIC, TUNED]}
-    for section, names in (("quantize_dynamic", DYNAMIC), ("calibrate_quantize", STATIC)):
+    for section, names in (
+        ("quantize_dynamic", DYNAMIC), ("calibrate_quantize", STATIC), ("models", MODELS), ("train", MODELS), ("tune", MODELS)
+    ):  # fmt: skip
         params[section] = {name: params[section][name] for name in names}
     for name in MODELS:
         params["models"][name] |= {"evaluate": {"images": 200}, "benchmark": {"batches": [1, 8], "seconds": 0.5}}

@@ -13,8 +13,9 @@ from onnx import TensorProto, helper, numpy_helper
 
 from stages import calibrate_quantize, quantize_dynamic
 from stages.common.calibration import collect_ranges, draw_indices
+from stages.common.cpu import EXACT_INT8, best_int8_path, cpu_model_and_flags, saturating
 from stages.common.images import input_batches, load_images, to_input
-from stages.common.runtime import predict_images
+from stages.common.runtime import open_session, predict_images
 from stages.common.static_quantization import calibrate, quantize
 from stages.common.workspace import UserError
 from stages.preprocess import preprocess
@@ -97,11 +98,40 @@ def test_the_calibration_set_is_drawn_by_its_seed_without_repetition():
 def test_a_static_variant_predicts_nearly_what_the_baseline_does(
     preprocessed, images, scaling, ranges, tmp_path, recipe
 ):
+    recipe = recipe | {"reduce_range": best_int8_path(cpu_model_and_flags()[1]) not in EXACT_INT8}
     assert quantize(preprocessed, tmp_path / "int8.onnx", ranges, **recipe) == (3, 3)
     settings = {"images": 20, "batch_size": 20, "threads": 1}
     fp32, int8 = (predict_images(path, images, scaling, **settings) for path in (preprocessed, tmp_path / "int8.onnx"))
     step = (ranges["logits"][1] - ranges["logits"][0]) / 255
     assert 0 < np.abs(fp32 - int8).max() < 12 * step
+
+
+def test_with_a_reduced_range_or_unsigned_weights_int8_kernels_compute_what_the_file_says(
+    preprocessed, images, scaling, ranges, tmp_path
+):
+    """On every processor. Without VNNI signed weights of the full range saturate, and the scores are of another model.
+
+    What the file says is what it computes in floating point, without any optimization.
+    """
+    step = (ranges["logits"][1] - ranges["logits"][0]) / 255
+    inputs = to_input(load_images(images)[:20], **scaling)
+
+    def error(**changes):
+        quantize(preprocessed, tmp_path / "int8.onnx", ranges, **U8S8 | changes)
+        options = onnxruntime.SessionOptions()
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        plain = onnxruntime.InferenceSession(tmp_path / "int8.onnx", options, providers=["CPUExecutionProvider"])
+        fast = open_session(tmp_path / "int8.onnx", threads=1)
+        expected, actual = (session.run(None, {"input": inputs})[0] for session in (plain, fast))
+        return np.abs(expected - actual).max() / step
+
+    assert error(reduce_range=True) < 3 and error(weight_type="QUInt8") < 3
+    isa = best_int8_path(cpu_model_and_flags()[1])
+    recipes = {"u8s8": U8S8, "s8s8": U8S8 | {"activation_type": "QInt8"}, "reduced": U8S8 | {"reduce_range": True}}
+    warned = saturating(isa, recipes | {"u8u8": U8S8 | {"weight_type": "QUInt8"}})
+    assert warned == ([] if isa in EXACT_INT8 else ["u8s8", "s8s8"])
+    if isa in EXACT_INT8:
+        assert error() < 3
 
 
 def test_a_dynamic_variant_predicts_nearly_what_the_baseline_does(preprocessed, images, scaling, ranges, tmp_path):
@@ -158,9 +188,10 @@ def test_an_excluded_node_that_is_not_there_is_refused_by_name(preprocessed, ran
     with pytest.raises(UserError) as error:
         make(preprocessed, tmp_path / "int8.onnx", ranges, **recipe, nodes_to_exclude=["conv0"])
     assert str(error.value) == (
-        "nodes_to_exclude names 'conv0', which is no node of the preprocessed model: "
-        "it has Conv0, Conv1, Flatten, Gemm, GlobalAveragePool, MaxPool0, MaxPool1, Relu0, Relu1."
+        "nodes_to_exclude names 'conv0', which is no node of the preprocessed model: did you mean 'Conv0'?"
     )
+    with pytest.raises(UserError, match="of the preprocessed model: it has Conv0, Conv1, Flatten, Gemm, GlobalAverage"):
+        make(preprocessed, tmp_path / "int8.onnx", ranges, **recipe, nodes_to_exclude=["zzz"])
 
 
 @pytest.fixture
@@ -191,6 +222,7 @@ def test_the_ranges_that_are_kept_say_what_they_were_made_of(variant, images, sc
     assert kept["calibrate"] | {"seed": 0, "images": 20, "batch_size": 20, "method": "MinMax"} == kept["calibrate"]
     chosen = to_input(load_images(images)[kept["image_indices"]], **scaling)
     assert len(set(kept["image_indices"])) == 20
+    assert kept["layers"] == {"quantized": 3, "all": 3}
     assert kept["ranges"]["input"] == [float(chosen.min()), float(chosen.max())]
 
 
@@ -201,8 +233,11 @@ def test_another_seed_gives_other_ranges_and_another_file(variant, workspace):
     assert before[0] != after[0] and before[1] != after[1]
 
 
-def test_a_stage_that_is_refused_writes_nothing(variant, workspace):
-    workspace({"calibrate_quantize.static-u8s8.nodes_to_exclude": ["none"]})
+@pytest.mark.parametrize("key", ["nodes_to_exclude", "swap_relu_maxpool"])
+def test_a_stage_that_is_refused_writes_nothing(variant, workspace, monkeypatch, key):
+    """Nor does it calibrate first, which can take long."""
+    monkeypatch.setattr(static_variant, "calibrate", lambda *_, **__: pytest.fail("began to calibrate"))
+    workspace({f"calibrate_quantize.static-u8s8.{key}": ["none"]})
     with pytest.raises(UserError):
         variant("static-u8s8", "here")
     assert not Path("here").exists() or not list(Path("here").iterdir())
@@ -264,6 +299,14 @@ def test_a_model_whose_shapes_cannot_be_inferred_is_refused_by_name(tmp_path, fp
     (tmp_path / "cut.onnx").write_bytes(fp32.read_bytes()[:-100])
     with pytest.raises(UserError, match=r"^quant_pre_process failed on .*cut.onnx: "):
         preprocess(tmp_path / "cut.onnx", tmp_path / "out.onnx")
+
+
+def test_a_missing_package_is_said_to_be_missing(tmp_path, fp32, monkeypatch):
+    for name in [name for name in sys.modules if name.split(".")[0] == "sympy" or "symbolic_shape_infer" in name]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sympy", None)
+    with pytest.raises(UserError, match=r"^quant_pre_process needs a package that is missing \(.*sympy.*install req"):
+        preprocess(fp32, tmp_path / "out.onnx")
 
 
 def test_preprocessing_gives_the_same_bytes_again(fp32, preprocessed, tmp_path):

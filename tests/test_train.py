@@ -6,9 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torchvision
 
 from stages import train
-from stages.common.networks import ARCHITECTURES
+from stages.common.networks import ARCHITECTURES, load_published_weights
 from stages.common.workspace import UserError, read_metrics
 
 pytestmark = pytest.mark.slow  # torch alone takes seconds to import
@@ -71,9 +72,60 @@ def test_a_batch_larger_than_the_dataset_is_refused(trained):
     assert str(error.value) == ("train.cnn-small.batch_size is 601 and there are 600 training images: make it smaller.")
 
 
-@pytest.mark.parametrize(("name", "weights"), [("cnn", 390_410), ("cnn-small", 105_866)])
-def test_the_networks_are_those_of_the_two_articles(name, weights):
-    """Their sizes follow from the sizes of the published files."""
+@pytest.mark.parametrize(
+    ("name", "weights", "shape"),
+    [
+        ("cnn", 390_410, (1, 28, 28)),
+        ("cnn-small", 105_866, (1, 28, 28)),
+        ("resnet18", 11_181_642, (3, 224, 224)),
+    ],
+)
+def test_the_networks_are_those_of_the_two_articles(name, weights, shape):
+    """The sizes of the small ones follow from the sizes of the published files."""
     network = ARCHITECTURES[name]()
     assert sum(parameter.numel() for parameter in network.parameters()) == weights
-    assert network(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    assert network(torch.zeros(2, *shape)).shape == (2, 10)
+
+
+def test_a_draw_of_training_images_is_the_same_in_every_epoch_and_no_other_image_is_seen(trained, monkeypatch):
+    seen, batch_of = [], train.batch_of
+    monkeypatch.setattr(train, "batch_of", lambda data, at, how: seen.append(at) or batch_of(data, at, how))
+    trained(changes={"train.cnn-small.epochs": 2, "train.cnn-small.images": 64, "train.cnn-small.test_images": 50})
+    first, second = ({*np.concatenate(seen[at : at + 2])} for at in (0, 3))  # two batches of 32, then the test images
+    assert first == second and len(first) == 64 and max(first) > 63
+    assert [len(at) for at in seen] == [32, 32, 50] * 2
+
+
+@pytest.mark.parametrize(("key", "what"), [("images", "600 training"), ("test_images", "200 test")])
+def test_more_images_than_there_are_is_refused_before_training(trained, key, what):
+    with pytest.raises(UserError, match=f"train.cnn-small.{key} is 601 and there are {what} images: make it smaller"):
+        trained(changes={f"train.cnn-small.{key}": 601})
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch):
+    """The folder in which torchvision keeps its downloads, an empty one; nothing answers at the network's addresses."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "torch"))
+    monkeypatch.setenv("https_proxy", "http://127.0.0.1:9")
+    folder = tmp_path / "torch/hub/checkpoints"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_published_weights_are_taken_from_torchvisions_folder_all_but_the_last_layer(hub):
+    """With a file of that name there, torchvision's own loading code runs without a network."""
+    published = torchvision.models.resnet18()  # random, with the 1000 classes of the published ones
+    torch.save(published.state_dict(), hub / "resnet18-f37072fd.pth")
+    network = ARCHITECTURES["resnet18"]()
+    last = network.fc.weight.clone()
+    load_published_weights(network, "resnet18", "IMAGENET1K_V1")
+    assert torch.equal(network.conv1.weight, published.conv1.weight)
+    assert torch.equal(network.layer4[1].bn2.running_var, published.layer4[1].bn2.running_var)
+    assert torch.equal(network.fc.weight, last)
+
+
+def test_published_weights_that_cannot_be_fetched_are_named_with_the_place_to_put_them(hub):
+    with pytest.raises(UserError) as error:
+        load_published_weights(ARCHITECTURES["resnet18"](), "resnet18", "IMAGENET1K_V1")
+    assert f"put that file into {hub}, or set the model's `weights` to none." in str(error.value)
+    assert "resnet18-f37072fd.pth cannot be fetched (" in str(error.value)

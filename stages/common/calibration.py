@@ -16,6 +16,7 @@ from onnxruntime.quantization import (
 )
 
 from stages.common.histograms import check_range, histogram_ranges
+from stages.common.model_io import input_of, parts
 from stages.common.quantization import LAYER_TYPES
 from stages.common.workspace import UserError
 
@@ -67,9 +68,10 @@ def collect_ranges(model_path, batches, *, method, op_types=None, **options):
     """
     calibrator = open_calibrator(model_path, method=method, op_types=op_types, **options)
     if method == "MinMax":
-        name = calibrator.infer_session.get_inputs()[0].name
+        name, fixed = input_of(calibrator.infer_session)
         for batch in batches():
-            calibrator.collect_data(Reader(name, [batch]))  # one at a time: it keeps what it has read
+            for part, _ in parts(batch, fixed):
+                calibrator.collect_data(Reader(name, [part]))  # one at a time: it keeps what it has read
         found = {tensor: data.range_value for tensor, data in calibrator.compute_data().items()}
     else:
         found = histogram_ranges(calibrator, batches)

@@ -51,10 +51,11 @@ def _percent(ordered):
     return np.arange(1, len(ordered) + 1) / len(ordered) * 100
 
 
-def draw_changed(path, *, model, variant, images, labels, baseline, logits):
+def draw_changed(path, *, model, variant, images, labels, baseline, logits, channels_last=False):
     """Draw the changed images, the surest first: true label, then fp32's and the variant's with their margins.
 
-    `images`: stored images (N, C, H, W); `labels`: (N,).
+    `images`: stored images, (N, C, H, W), or with fewer axes, which are drawn as curves; `labels`: (N,) or None, and then
+    nothing is said of right and wrong.
     """
     places = np.flatnonzero(baseline.argmax(1) != logits.argmax(1))
     order = places[np.argsort(-margins(baseline[places]), kind="stable")]
@@ -65,24 +66,32 @@ def draw_changed(path, *, model, variant, images, labels, baseline, logits):
     for cell in cells:
         cell.axis("off")
     for cell, place in zip(cells, shown, strict=False):
-        _draw_image(cell, images[place], int(place), int(labels[place]), baseline[place], logits[place])
+        image = np.asarray(images[place], dtype=np.float32)
+        label = None if labels is None else int(labels[place])
+        _draw_image(
+            cell, image if channels_last else np.moveaxis(image, 0, -1), place, label, baseline[place], logits[place]
+        )
     of = f"the {len(shown)} surest of " if len(shown) < len(places) else ""
+    meaning = "red: lost, green: gained, orange: both wrong; " if labels is not None else ""
     figure.suptitle(
-        f"{model}: {of}{len(places):,} predictions that {variant} changes "
-        "(red: lost, green: gained, orange: both wrong; in brackets the margin)",
+        f"{model}: {of}{len(places):,} predictions that {variant} changes ({meaning}in brackets the margin)",
         fontsize=11, x=0.01, ha="left",
     )  # fmt: skip
     _save(figure, path)
 
 
 def _draw_image(cell, image, place, label, baseline, logits):
+    """Draw one image with its channels last: three as colours, else the first as grey; (L, C) and (F,) as curves."""
     before, after = int(baseline.argmax()), int(logits.argmax())
     colour = LOST_COLOUR if before == label else GAINED_COLOUR if after == label else NEUTRAL_COLOUR
-    pixels = np.moveaxis(np.asarray(image, dtype=np.float32), 0, -1)
-    pixels = (pixels - pixels.min()) / (np.ptp(pixels) or 1)
-    cell.imshow(pixels if pixels.shape[-1] == 3 else pixels[..., 0], cmap="gray_r", interpolation="nearest")
+    if image.ndim == 3:
+        pixels = (image - image.min()) / (np.ptp(image) or 1)
+        cell.imshow(pixels if pixels.shape[-1] == 3 else pixels[..., 0], cmap="gray_r", interpolation="nearest")
+    else:
+        cell.plot(image.reshape(len(image), -1), color="black", linewidth=0.6)
+    is_label = "" if label is None else f": is {label}"
     cell.set_title(
-        f"#{place}: is {label}\nfp32 {before} ({margins(baseline[None])[0]:.2g})\nint8 {after} ({margins(logits[None])[0]:.2g})",
+        f"#{place}{is_label}\nfp32 {before} ({margins(baseline[None])[0]:.2g})\nint8 {after} ({margins(logits[None])[0]:.2g})",
         fontsize=8, color="black", loc="left",
     )  # fmt: skip
     cell.add_patch(

@@ -27,6 +27,29 @@ BUSY_STEAL_PERCENT = 2.0
 EXACT_INT8 = {"amx_int8", "avx512_vnni", "avx_vnni", "neon_i8mm", "neon_dotprod", "neon"}
 
 
+def saturating(isa, recipes):
+    """Return the names of the static recipes whose int8 products may saturate on the int8 path `isa`.
+
+    Without VNNI two products of an unsigned and a signed 8-bit number are added in 16 bits: 2 x 255 x 127 does not fit.
+    onnxruntime makes signed activations unsigned on x86, so the type of the weights decides; a reduced range of 7 bits
+    fits. The sums of dynamic variants showed no such error.
+    """
+    if isa in EXACT_INT8:
+        return []
+    return [
+        name for name, recipe in recipes.items() if recipe["weight_type"] == "QInt8" and not recipe.get("reduce_range")
+    ]
+
+
+def saturation_sentence(isa, names):
+    """Return what has to be known about such variants on a processor, in words."""
+    listed = ", ".join(f"`{name}`" for name in names)
+    return (
+        f"This processor has no VNNI ({isa}): it adds pairs of 8-bit products in 16 bits, where they can saturate. The "
+        f"accuracy of {listed} belongs to it, and may be better on another; `reduce_range: true` in a recipe avoids it."
+    )
+
+
 def cpu_model_and_flags():
     """Return the processor's name and the set of its instruction set flags."""
     try:

@@ -50,8 +50,8 @@ def graph_rows(model, metrics, batch):
             cell = found[f"batch_{batch}"]
             rows.append({
                 "file": Cell(name),
-                "layers in integers": Cell(str(found["integer_layers"]), source),
-                "layers in float": Cell(str(found["float_layers"]), source),
+                "layers in integers": Cell(share(found, "layers"), source),
+                "convolutions in integers": Cell(share(found, "convolutions"), source),
                 "Q/DQ left": Cell(str(found["quantize_pairs_left"]), source),
                 "layout changes": Cell(str(found["layout_changes"]), source),
                 "session memory": Cell(f"{found['session_bytes'] / 1024:,.0f} KiB", source),
@@ -59,6 +59,20 @@ def graph_rows(model, metrics, batch):
                 "not in the profile": Cell(f"{cell['unexplained_percent']:+.1f} %", source),
             })  # fmt: skip
     return rows
+
+
+def share(found, what):
+    """Return how many of a file's "layers" or "convolutions" run in integers after optimization: "9 of 20"."""
+    return f"{found[f'integer_{what}']} of {found[f'integer_{what}'] + found[f'float_{what}']}"
+
+
+def convolution_row(model, metrics, names):
+    """Return the row "convolutions in integers" of the table with a column a file."""
+    cells = {
+        name: Cell(share(metrics[name], "convolutions") if name in metrics else "", f"metrics/explain/{model}.json")
+        for name in names
+    }
+    return {"quantity": Cell("convolutions in integers"), **cells}
 
 
 def doubts(metrics):
@@ -117,20 +131,27 @@ def accuracy_sentence(variant, found):
     return " ".join(parts)
 
 
+def draws_are_of_accuracy(found):
+    """Return whether `sensitivity` measured a variant's accuracy change; without labels it is the agreement with fp32."""
+    return "accuracy_change" in found["recipe"]
+
+
 def draw_rows(model, variant, found):
-    """Return the spread of the accuracy change over calibration draws, a row a number of calibration images."""
+    """Return the spread of the accuracy change (of the agreement, without labels) over calibration draws, a row a number of calibration images."""
     source = f"metrics/sensitivity/{model}.json"
-    rows = []
+    rows, what, form = [], "change", "{:+.2f}"
+    if not draws_are_of_accuracy(found):
+        what, form = "agreement", "{:.2f}"
     for name, cell in found.items():
         if name.startswith("images_"):
-            points = {key: f"{100 * cell[key]:+.2f}" for key in ("mean_change", "worst_change", "best_change")}
+            points = [form.format(100 * cell[f"{which}_{what}"]) for which in ("mean", "worst", "best")]
             rows.append({
                 "calibration images": Cell(name.removeprefix("images_")),
                 "draws": Cell(str(cell["seeds"]), source),
-                "mean change": Cell(points["mean_change"], source),
+                f"mean {what}": Cell(points[0], source),
                 "spread (sd)": Cell(f"{100 * cell['spread']:.3f}", source),
-                "worst": Cell(points["worst_change"], source),
-                "best": Cell(points["best_change"], source),
+                "worst": Cell(points[1], source),
+                "best": Cell(points[2], source),
                 "different files": Cell(str(cell["distinct_models"]), source),
             })  # fmt: skip
     return rows

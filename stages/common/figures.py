@@ -7,7 +7,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from stages.common.results import BASELINE, verdict
+from stages.common.results import BASELINE, agreement, is_labelled, verdict
 
 # Okabe and Ito's colours, which people with any common colour blindness can tell apart.
 PALETTE = ["#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#8A6D00", "#6A3D9A"]
@@ -87,6 +87,8 @@ def latency_finding(found, variants):
 def accuracy_figure(results, variants):
     """Size beside accuracy: a row a variant; left its file size, right its accuracy change with the 95 % interval.
 
+    Without labels the right side is the share of predictions that are fp32's, with Wilson's interval.
+
     The change is in percentage points against fp32 on the same test images (Newcombe's interval for paired
     proportions). An interval that crosses 0 shows no loss and no gain; its width is what the test set can resolve.
     """
@@ -108,18 +110,27 @@ def accuracy_figure(results, variants):
         size_axis.set_xlabel("file size (% of fp32)")
         size_axis.set_xlim(0, max(100 * size / whole for size in sizes) * 1.35)
         size_axis.set_yticks(rows, variants)
-        change_axis.axvline(0, color="black", lw=1)
+        labelled, base = is_labelled(found), found["variants"][BASELINE]["evaluate"]
+        nothing = 0 if labelled else 100
+        change_axis.axvline(nothing, color="black", lw=1)
         for row, name in zip(rows, variants, strict=True):
             judged = found["variants"][name]["evaluate"]
-            if "accuracy" not in judged:
-                change_axis.text(0, row, " does not run here", va="center", color="#666666", style="italic")
+            if "images" not in judged:
+                side = "left" if labelled else "right"
+                change_axis.text(
+                    nothing, row, " does not run here ", va="center", ha=side, color="#666666", style="italic"
+                )
                 continue
-            low, high = 100 * judged["change_low"], 100 * judged["change_high"]
-            change_axis.plot([low, high], [row, row], color=colours[name], lw=2.5)
-            change_axis.plot(100 * judged["accuracy_change"], row, "o", color=colours[name], ms=7)
-        base = found["variants"][BASELINE]["evaluate"]
-        change_axis.set_title(f"{model}: accuracy, fp32 is {base['accuracy']:.2%} of {base['images']:,} images")
-        change_axis.set_xlabel("accuracy change against fp32 (percentage points, 95 % interval)")
+            keys = ("accuracy_change", "change_low", "change_high")
+            value, low, high = [judged[key] for key in keys] if labelled else agreement(judged)
+            change_axis.plot([100 * low, 100 * high], [row, row], color=colours[name], lw=2.5)
+            change_axis.plot(100 * value, row, "o", color=colours[name], ms=7)
+        if labelled:
+            change_axis.set_title(f"{model}: accuracy, fp32 is {base['accuracy']:.2%} of {base['images']:,} images")
+            change_axis.set_xlabel("accuracy change against fp32 (percentage points, 95 % interval)")
+        else:
+            change_axis.set_title(f"{model}: agreement with fp32 on {base['images']:,} images without labels")
+            change_axis.set_xlabel("predictions that are fp32's (%, 95 % interval)")
         change_axis.set_yticks(rows, [])
         for axis in (size_axis, change_axis):
             axis.set_ylim(len(variants) - 0.5, -0.5)
@@ -131,15 +142,21 @@ def changes_figure(results, variants):
     """Changed predictions: a panel a network, a row a variant; what the accuracy change hides.
 
     Left (orange) are images that fp32 had right and the variant has wrong, right (blue) the reverse; grey are images
-    with another wrong label. The accuracy change is blue minus orange; all of it changed for somebody.
+    with another wrong label. The accuracy change is blue minus orange; all of it changed for somebody. Without labels
+    all are grey.
     """
     figure, axes = _panels(results, variants)
     for axis, (model, found) in zip(axes, results.items(), strict=True):
         most = 1
         for row, variant in enumerate(variants):
             judged = found["variants"][variant]["evaluate"]
-            if "accuracy" not in judged:
+            if "images" not in judged:
                 axis.text(0, row, " does not run here", va="center", color="#666666", style="italic")
+                continue
+            if "lost" not in judged:
+                axis.barh(row, judged["changed"], color=NEUTRAL, height=0.6)
+                axis.text(judged["changed"], row, f" {judged['changed']}", va="center")
+                most = max(most, judged["changed"])
                 continue
             lost, gained, neutral = judged["lost"], judged["gained"], judged["neutral"]
             axis.barh(row, -lost, color=LOST, height=0.6)
@@ -149,12 +166,18 @@ def changes_figure(results, variants):
             axis.text(gained + neutral, row, f" {gained} + {neutral}  (p = {judged['mcnemar_p']:.2g})", va="center")
             most = max(most, lost, gained + neutral)
         axis.axvline(0, color="black", lw=1)
-        axis.set_xlim(-most * 1.25, most * 2.1)
+        axis.set_xlim(-most * 1.25 if is_labelled(found) else 0, most * 2.1)
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):g}"))
         axis.set_xlabel("test images with another label than fp32")
         axis.set_title(f"{model}: {changes_finding(found, variants)}")
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colour, label=label) for colour, label in
-               ((LOST, "lost: fp32 right, int8 wrong"), (GAINED, "gained: fp32 wrong, int8 right"), (NEUTRAL, "neutral: both wrong"))]  # fmt: skip
+    kinds = {
+        LOST: "lost: fp32 right, int8 wrong",
+        GAINED: "gained: fp32 wrong, int8 right",
+        NEUTRAL: "neutral: both wrong",
+    }
+    if not all(map(is_labelled, results.values())):
+        kinds = {NEUTRAL: "changed; there are no labels to say which is right"}
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colour, label=label) for colour, label in kinds.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return figure
 
@@ -166,6 +189,8 @@ def changes_finding(found, variants):
     if not judged:
         return "no variant runs here"
     counts = sorted(metrics["changed"] for metrics in judged)
+    if not is_labelled(found):
+        return f"{counts[0]}-{counts[-1]} of {judged[0]['images']:,} predictions change"
     real = sum(metrics["mcnemar_p"] < 0.05 for metrics in judged)
     return f"{counts[0]}-{counts[-1]} labels change; net change significant for {real} of {len(judged)}"
 

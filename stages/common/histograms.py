@@ -13,6 +13,7 @@ import numpy as np
 from onnxruntime.quantization.calibrate import HistogramCollector, entropy
 from onnxruntime.quantization.quant_utils import smooth_distribution
 
+from stages.common.model_io import run
 from stages.common.workspace import UserError
 
 
@@ -48,9 +49,9 @@ def check_range(tensor, bounds):
 def _activations(calibrator, batches):
     """Yield (tensor, values) for every tensor of every batch."""
     session, tensors = calibrator.infer_session, sorted(calibrator.tensors_to_calibrate)
-    name = session.get_inputs()[0].name
     for batch in batches:
-        yield from zip(tensors, session.run(tensors, {name: batch}), strict=True)
+        for values in run(session, batch, tensors):
+            yield from zip(tensors, values, strict=True)
 
 
 def find_extents(calibrator, batches, *, absolute):

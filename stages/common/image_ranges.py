@@ -8,6 +8,7 @@ from tqdm import tqdm
 from stages.common.calibration import open_calibrator
 from stages.common.cpu import usable_cores
 from stages.common.images import check_finite, load_images, to_input
+from stages.common.model_io import run
 
 
 def image_ranges(preprocessed_path, images_path, indices, scaling, *, batch_size, op_types=None):
@@ -18,16 +19,19 @@ def image_ranges(preprocessed_path, images_path, indices, scaling, *, batch_size
     calibrator = open_calibrator(preprocessed_path, method="MinMax", op_types=op_types)
     session = calibrator.infer_session
     outputs = [output.name for output in session.get_outputs()][calibrator.num_model_outputs :]  # lowest, highest, ...
-    name = session.get_inputs()[0].name
 
-    def run(chosen):
+    def run_alone(chosen):
         images = load_images(images_path)[chosen]
         check_finite(images, images_path, chosen)
-        return [np.concatenate(session.run(outputs, {name: image[None]})) for image in to_input(images, **scaling)]
+        return [
+            np.concatenate([np.ravel(bound) for bound in bounds])
+            for image in to_input(images, **scaling)
+            for bounds in run(session, image[None], outputs)
+        ]
 
     parts = [indices[start : start + batch_size] for start in range(0, len(indices), batch_size)]
     with ThreadPoolExecutor(usable_cores()) as pool:
-        found = np.concatenate(list(tqdm(pool.map(run, parts), "ranges", len(parts), unit="batch", disable=None)))
+        found = np.concatenate(list(tqdm(pool.map(run_alone, parts), "ranges", len(parts), unit="batch", disable=None)))
     return [output.removesuffix("_ReduceMin") for output in outputs[::2]], found[:, ::2], found[:, 1::2]
 
 

@@ -12,21 +12,20 @@ from stages.common.runtime import predict_images
 from stages.common.static_quantization import quantize
 
 
-def layer_effects(preprocessed_path, ranges, recipe, images_path, scaling, baseline, *, batch_size, threads):
+def layer_effects(preprocessed_path, ranges, recipe, images_path, scaling, baseline, **settings):
     """Return {layer: {alone_changed, alone_logit_sqnr_db, all_but_changed, all_but_logit_sqnr_db}}.
 
     For every layer with weights that `recipe` (as in params.yaml) quantizes: predictions of the first len(baseline)
     images that differ from `baseline`, fp32's logits (images, classes), when only that layer is quantized, and when
-    all of the recipe's layers but that one are; with how well the logits survive.
+    all of the recipe's layers but that one are; with how well the logits survive. `settings`: the further arguments of
+    `predict_images`.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "quantized.onnx"
 
         def effect(prefix, **nodes):
             quantize(preprocessed_path, path, ranges, **recipe | nodes)
-            logits = predict_images(
-                path, images_path, scaling, images=len(baseline), batch_size=batch_size, threads=threads
-            )
+            logits = predict_images(path, images_path, scaling, images=len(baseline), **settings)
             return {
                 f"{prefix}_changed": int((logits.argmax(1) != baseline.argmax(1)).sum()),
                 f"{prefix}_logit_sqnr_db": decibels(*energies(baseline, logits)),

@@ -187,18 +187,23 @@ def _joined(group, one, other):
     return {name: group[other] if leader == group[one] else leader for name, leader in group.items()}
 
 
-def count_graph(nodes, optimized, layers):
-    """Return {integer_layers, float_layers, quantize_pairs_left, layout_changes} of one optimized graph.
+def count_graph(nodes, optimized, layers, original):
+    """Return {integer_layers, float_layers, integer_convolutions, float_convolutions, quantize_pairs_left,
+    layout_changes} of one optimized graph.
 
-    The first two count the convolutions and matrix products named in `layers`. A pair is left where a tensor
-    within the network goes back to floating point (the graph's outputs have to).
+    The first two count the convolutions and matrix products named in `layers`, the next two the convolutions among
+    them, by the original model's operators. A pair is left where a tensor within the network goes back to floating
+    point (the graph's outputs have to).
     """
     outputs = {value.name for value in optimized.graph.output}
     computed = {tensor for node in optimized.graph.node for tensor in node.output}
     integer = {node.origin for node in nodes if node.kind == "layer" and runs_in_integers(node.op_type)}
+    convolutions = {name for name in layers if family_of(original.nodes[name].op_type) == "Conv"}
     return {
         "integer_layers": len(integer & set(layers)),
         "float_layers": len(set(layers) - integer),
+        "integer_convolutions": len(integer & convolutions),
+        "float_convolutions": len(convolutions - integer),
         "quantize_pairs_left": sum(
             node.op_type in DEQUANTIZE and node.input[0] in computed and not outputs & set(node.output)
             for node in optimized.graph.node

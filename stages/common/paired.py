@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from stages.common.model_io import ties
 from stages.common.statistics import accuracy_change_interval, mcnemar_p
 
 CHANGED_COLUMNS = ["image", "label", "fp32_label", "variant_label"]
@@ -9,14 +10,26 @@ CLASS_COLUMNS = ["label", "images", "fp32_accuracy", "accuracy", "lost", "gained
 
 
 def compare(logits, baseline, labels):
-    """Return the paired comparison of a variant's logits (N, classes) with the baseline's, for labels (N,).
+    """Return the paired comparison of a variant's logits (N, classes) with the baseline's, for labels (N,) or None.
 
-    `lost`: the baseline right, the variant wrong; `gained`: the reverse; `neutral`: both wrong, different labels.
+    `lost`: the baseline right, the variant wrong; `gained`: the reverse; `neutral`: both wrong, different labels. Without
+    labels only what needs none: `argmax_agreement`, `changed`, `max_abs_logit_difference`, `ties` of the variant, `images`.
     """
     predicted, expected = logits.argmax(1), baseline.argmax(1)
+    differences = {
+        "argmax_agreement": float((predicted == expected).mean()),
+        "changed": int((predicted != expected).sum()),
+        "max_abs_logit_difference": float(np.abs(logits - baseline).max()),
+        "ties": ties(logits),
+        "images": len(logits),
+    }
+    return differences if labels is None else {**accuracy_change(predicted, expected, labels), **differences}
+
+
+def accuracy_change(predicted, expected, labels):
+    """Return the part of `compare` that needs labels, from the classes (N,) that variant and baseline decide for."""
     right, was_right = predicted == labels, expected == labels
     lost, gained = int((was_right & ~right).sum()), int((right & ~was_right).sum())
-    changed = int((predicted != expected).sum())
     change, low, high = accuracy_change_interval(
         int((right & was_right).sum()), lost, gained, int((~right & ~was_right).sum())
     )
@@ -26,28 +39,25 @@ def compare(logits, baseline, labels):
         "change_low": low,
         "change_high": high,
         "mcnemar_p": mcnemar_p(lost, gained),
-        "argmax_agreement": float((predicted == expected).mean()),
-        "changed": changed,
         "lost": lost,
         "gained": gained,
-        "neutral": changed - lost - gained,
-        "max_abs_logit_difference": float(np.abs(logits - baseline).max()),
-        "images": len(labels),
+        "neutral": int((predicted != expected).sum()) - lost - gained,
     }
 
 
 def changed_table(logits, baseline, labels):
-    """Return CHANGED_COLUMNS rows, one a changed prediction."""
+    """Return CHANGED_COLUMNS rows, one a changed prediction; the label is blank where `labels` is None."""
     predicted, expected = logits.argmax(1), baseline.argmax(1)
     return [
-        [image, labels[image], expected[image], predicted[image]] for image in np.flatnonzero(predicted != expected)
+        [image, "" if labels is None else labels[image], expected[image], predicted[image]]
+        for image in np.flatnonzero(predicted != expected)
     ]
 
 
 def class_table(logits, baseline, labels):
-    """Return CLASS_COLUMNS rows, one a class."""
+    """Return CLASS_COLUMNS rows, one a class; none where `labels` is None."""
     rows = []
-    for label in np.unique(labels):
+    for label in () if labels is None else np.unique(labels):
         chosen = labels == label
         metrics = compare(logits[chosen], baseline[chosen], labels[chosen])
         before = metrics["accuracy"] - metrics["accuracy_change"]

@@ -5,6 +5,7 @@ Only the `machine` stage imports this, because it runs first and always; a new p
 
 import difflib
 import math
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,6 +28,8 @@ STATIC_OP_TYPES = (
 )  # fmt: skip
 
 FETCHED_IMAGES = {"fashion-mnist": {"train": 60_000, "test": 10_000}}  # known before the data is there
+IN_EXPERIMENT = "DVC_EXP_BASELINE_REV"  # set by DVC for the stages of an experiment
+NAMING = ("", "dataset", "fetch_data", "models", "train")  # the sections that name files
 RESERVED_NAMES = {"fp32": "the baseline", "fp32-again": "the benchmark's control", "tuned": "what `tune` finds"}
 TUNED = "tuned"
 
@@ -105,25 +108,34 @@ class FetchData(Section):
 
 
 class Input(Section):
-    scale: Positive
-    mean: Annotated[Any, _per_channel()]
-    std: Annotated[Any, _per_channel(above=0)]
-    channels: Count
-    repeat: Count
+    scale: Positive = 1
+    mean: Annotated[Any, _per_channel()] = 0
+    std: Annotated[Any, _per_channel(above=0)] = 1
+    channels: Count = None
+    repeat: Count = 1
+    channels_last: bool = False
+    dtype: Annotated[str, _one_of("float32", "uint8")] = "float32"
 
     @model_validator(mode="after")
     def a_number_a_channel(self):
         for key in ("mean", "std"):
             value = getattr(self, key)
-            if isinstance(value, list) and len(value) != self.channels:
+            if isinstance(value, list) and self.channels and len(value) != self.channels:
                 raise ValueError(
                     f"`{key}` has {len(value)} numbers: give one, or one for each of the {self.channels} channels"
                 )
         return self
 
+    @model_validator(mode="after")
+    def pixels_that_are_not_touched(self):
+        if self.dtype == "uint8" and (self.scale, self.mean, self.std) != (1, 0, 1):
+            raise ValueError("`dtype` is uint8, so that the model scales inside: leave out `scale`, `mean` and `std`")
+        return self
+
 
 class ModelEvaluate(Section):
     images: Count
+    output: str = None
 
 
 class ModelBenchmark(Section):
@@ -150,12 +162,23 @@ class Model(Section):
 
 
 class Train(Section):
-    architecture: Annotated[str, _one_of("cnn", "cnn-small")]
+    architecture: Annotated[str, _one_of("cnn", "cnn-small", "resnet18")]
+    weights: Annotated[str, _one_of("none", "IMAGENET1K_V1")] = "none"
+    images: Count = None
+    test_images: Count = None
     epochs: Count
     batch_size: Count
     learning_rate: Positive
     seed: Seed
     threads: Count
+
+    @model_validator(mode="after")
+    def weights_that_are_published(self):
+        if self.weights != "none" and self.architecture != "resnet18":
+            raise ValueError(
+                f"torchvision publishes no `weights` for {self.architecture}: remove `weights`, or make `architecture` resnet18"
+            )
+        return self
 
 
 class Export(Section):
@@ -304,17 +327,35 @@ class Params(Section):
     sensitivity: dict[Name, Sensitivity]
 
 
-def check_params(params, root):
-    """Raise UserError naming every mistake in `params`, the content of params.yaml in the folder `root`."""
+def check_params(params, root, further=None):
+    """Raise UserError naming every mistake in `params`, the content of params.yaml in the folder `root`.
+
+    `further(params, root)` yields mistakes in the files that the parameters name, which are listed with them; it is
+    asked unless the sections that name files are wrong themselves.
+    """
+    root, others = Path(root), []
     try:
         Params.model_validate(params)
-        mistakes = list(_what_does_not_belong_together(params, Path(root)))
+        mistakes = list(_what_does_not_belong_together(params, root))
+        understood = True
     except ValidationError as error:
         mistakes = [_sentence(problem) for problem in error.errors()]
-    if len(mistakes) == 1:
-        raise UserError(f"params.yaml: {mistakes[0]}" + ("" if mistakes[0].endswith("?") else "."))
-    if mistakes:
-        raise UserError("\n  - ".join([f"params.yaml has {len(mistakes)} mistakes:", *mistakes]))
+        understood = {str(problem["loc"][0]) if problem["loc"] else "" for problem in error.errors()}.isdisjoint(NAMING)
+    if further and understood:
+        others = list(further(params, root))
+    found = [*mistakes, *others]
+    if len(found) == 1:
+        prefix = "params.yaml: " if mistakes else ""
+        raise UserError(f"{prefix}{found[0]}" + ("" if found[0].endswith("?") else "."))
+    if found:
+        where = (
+            "params.yaml has"
+            if not others
+            else "your files have"
+            if not mistakes
+            else "params.yaml and your files have"
+        )
+        raise UserError("\n  - ".join([f"{where} {len(found)} mistakes:", *found]))
 
 
 # What to write, by pydantic's name of the error.
@@ -418,11 +459,19 @@ def _models_and_their_files(params, root):
             and not (folder / "fp32.onnx").is_file()
             and not (folder / "fp32.onnx.dvc").is_file()
         ):
-            yield f"the model `{name}` is not under `train` and models/{name}/onnx/fp32.onnx is missing: put it there, or add it to `train`"
+            file = f"models/{name}/onnx/fp32.onnx"
+            yield f"the model `{name}` is not under `train` and {missing(file)}, or add it to `train`"
         made_here = {"fp32", *params["variants"]}
         for file in sorted(folder.glob("*.onnx")):
             if file.stem not in made_here:
                 yield f"models/{name}/onnx/{file.name} is made by no stage, and the benchmark depends on that folder: delete it or move it away"
+
+
+def missing(file):
+    """Return that a file of the user's own is missing and what to do; an experiment has only what DVC or Git follows."""
+    if IN_EXPERIMENT in os.environ:
+        return f"{file} is not tracked, so that this experiment does not have it: run `dvc add {file}` in your workspace and commit {file}.dvc"
+    return f"{file} is missing: put it there and run `dvc add {file}`"
 
 
 def _calibrate_sections(params):
@@ -459,6 +508,10 @@ def _images_asked_for(params, root):
         wanted["test"][f"sensitivity.{name}.test_images"] = plan["test_images"]
     for name, settings in params["train"].items():
         wanted["train"][f"train.{name}.batch_size"] = settings["batch_size"]
+        wanted["train"][f"train.{name}.images"] = settings.get("images", 1)
+        wanted["test"][f"train.{name}.test_images"] = settings.get("test_images", 1)
+        if settings.get("images", math.inf) < settings["batch_size"]:
+            yield f"`train.{name}.batch_size` is {settings['batch_size']} and `train.{name}.images` is {settings['images']}: make the batch no larger than the set"
     for name, settings in params["models"].items():
         wanted["test"][f"models.{name}.evaluate.images"] = settings["evaluate"]["images"]
         wanted["test"][f"models.{name}.benchmark.batches"] = max(settings["benchmark"]["batches"])
@@ -467,8 +520,9 @@ def _images_asked_for(params, root):
     wanted["test"]["verify_load.images"] = params["verify_load"]["images"]
     for part, counts in wanted.items():
         path = f"data/{dataset}/{part}-images.npy"
-        if not (root / path).is_file() and dataset not in params["fetch_data"]:
-            yield f"`dataset` is `{dataset}`, which `fetch_data` does not fetch, and {path} is missing: put the arrays there"
+        here = (root / path).is_file() or (root / f"{path}.dvc").is_file()
+        if not here and dataset not in params["fetch_data"]:
+            yield f"`dataset` is `{dataset}`, which `fetch_data` does not fetch, and {missing(path)}"
             continue
         available = _stored_images(root / path) or FETCHED_IMAGES.get(dataset, {}).get(part)
         for key, count in counts.items():

@@ -11,6 +11,7 @@ import sys
 
 import numpy as np
 
+from stages.common.model_io import output_names, run
 from stages.common.runtime import open_session
 
 
@@ -20,7 +21,7 @@ def probe(model_path, batch):
     try:
         session = open_session(model_path, threads=1)
         result["loads"] = 1
-        outputs = session.run(None, {session.get_inputs()[0].name: batch})
+        outputs = [output for found in run(session, batch, output_names(session)) for output in found]
         result["runs"] = 1
     except Exception as error:  # onnxruntime has a class for every status; all of them are results here
         return {**result, "error": short(str(error)), "message": str(error)}

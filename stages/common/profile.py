@@ -95,7 +95,7 @@ class Profile:
 def measure_profiles(paths, graphs, inputs, *, rounds, seconds, threads, seed=0):
     """Return ({(variant, batch): Profile}, the profiler's cost in microseconds a node).
 
-    `paths`: {variant: file}; `graphs`: {variant: optimized ModelProto}; `inputs`: {batch: (batch, C, H, W) float32}. A
+    `paths`: {variant: file}; `graphs`: {variant: optimized ModelProto}; `inputs`: {batch: (batch, ...) of the model's input}. A
     round visits the files in random order, each with a new session. `seconds` is the budget of all calls.
     """
     calls = _plan_calls(paths, inputs, seconds=seconds / rounds, threads=threads)

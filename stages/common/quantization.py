@@ -1,5 +1,7 @@
 """What the two quantize stages share: recipes in onnxruntime's terms, and a look at what became of the layers."""
 
+import difflib
+
 import onnx
 from onnxruntime.quantization import QuantFormat, QuantType
 
@@ -19,9 +21,9 @@ def check_excluded_nodes(model, recipe):
     names = {node.name for node in model.graph.node}
     for name in recipe.get("nodes_to_exclude", []):
         if name not in names:
-            raise UserError(
-                f"nodes_to_exclude names {name!r}, which is no node of the preprocessed model: it has {', '.join(sorted(names))}."
-            )
+            near = difflib.get_close_matches(name, names, n=1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(names))}."
+            raise UserError(f"nodes_to_exclude names {name!r}, which is no node of the preprocessed model: {hint}")
 
 
 def float_layers(model):

@@ -18,6 +18,7 @@ from onnxruntime.quantization.qdq_loss_debug import (
 )
 
 from stages.common.calibration import Reader
+from stages.common.model_io import parts, without_filling
 from stages.common.quantization import LAYER_TYPES
 
 
@@ -66,19 +67,20 @@ def dequantize(node, tensors):
 def activation_noise(preprocessed_path, quantized_path, batches):
     """Return {tensor: {accumulated_sqnr_db, rounding_sqnr_db, low, high, scale, zero_point, clipped_percent}}.
 
-    `batches` are of the model's input, (N, C, H, W) float32; memory does not grow with their number. `accumulated`
+    `batches` are of the model's input, (N, ...); memory does not grow with their number. `accumulated`
     compares the two models, so it holds what the layers before did; `rounding` is this tensor's own loss, of the float
     model's values put on its grid. `low`, `high`: those values' range; `clipped_percent` of them lie outside the grid.
     """
     sums, limits = defaultdict(lambda: np.zeros(2)), scales(onnx.load(quantized_path))
     seen = defaultdict(list)
-    name = onnx.load(preprocessed_path, load_external_data=False).graph.input[0].name
+    [value] = onnx.load(preprocessed_path).graph.input
+    fixed = value.type.tensor_type.shape.dim[0].dim_value or None
     with tempfile.TemporaryDirectory() as folder:
         paths = [f"{folder}/float.onnx", f"{folder}/quantized.onnx"]
         for source, augmented in zip((preprocessed_path, quantized_path), paths, strict=True):
             modify_model_output_intermediate_tensors(str(source), augmented)
-        for batch in batches:
-            floats, quantized = (collect_activations(path, Reader(name, [batch])) for path in paths)
+        for part, count in (part for batch in batches for part in parts(batch, fixed)):
+            floats, quantized = (_activations(path, value.name, part, count, fixed) for path in paths)
             matching = create_activation_matching(quantized, floats)
             matching = {tensor: match for tensor, match in matching.items() if "float" in match and tensor in limits}
             for tensor, match in compute_activation_error(matching, energies).items():
@@ -87,6 +89,12 @@ def activation_noise(preprocessed_path, quantized_path, batches):
                 sums[tensor, "rounding"] += energies(values, [_on_grid(array, limits[tensor]) for array in values])
                 seen[tensor].append(_met(values, limits[tensor]))
     return {tensor: _summary(tensor, found, limits[tensor], sums) for tensor, found in seen.items()}
+
+
+def _activations(path, name, part, count, fixed):
+    """Return {tensor: [values]} of one batch, without what fills a fixed batch up."""
+    found = collect_activations(path, Reader(name, [part]))
+    return {tensor: [without_filling(array, count, fixed) for array in arrays] for tensor, arrays in found.items()}
 
 
 def scales(quantized):

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from stages.common.statistics import wilson_interval
 from stages.common.workspace import read_metrics
 
 BASELINE, CONTROL = "fp32", "fp32-again"
@@ -34,6 +35,17 @@ def _load_model(root, model, variants):
 
 def _by_batch(cells):
     return {int(name.removeprefix("batch_")): cell for name, cell in cells.items()}
+
+
+def is_labelled(found):
+    """Return whether the test images of a network's results have labels; else it has agreement and no accuracy."""
+    return "accuracy" in found["variants"][BASELINE]["evaluate"]
+
+
+def agreement(judged):
+    """Return (share, low, high) of a variant's predictions that are fp32's, with Wilson's 95 % interval."""
+    same = judged["images"] - judged["changed"]
+    return same / judged["images"], *wilson_interval(same, judged["images"])
 
 
 def call_spread(root, model):

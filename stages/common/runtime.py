@@ -3,6 +3,7 @@
 import numpy as np
 
 from stages.common.images import input_batches, load_images
+from stages.common.model_io import as_logits, input_of, judged_output, output_names, run
 from stages.common.workspace import UserError
 
 PROVIDERS = ["CPUExecutionProvider"]
@@ -28,11 +29,12 @@ def open_session(path, *, threads, **instruments):
     return onnxruntime.InferenceSession(str(path), options, providers=PROVIDERS)
 
 
-def predict_images(onnx_path, images_path, scaling, *, images, batch_size, threads):
+def predict_images(onnx_path, images_path, scaling, *, images, batch_size, threads, output=None):
     """Return the logits (images, classes) float32 of the first `images` stored images, streamed from the disk.
 
-    `scaling`: the arguments of `to_input`. Raises UserError if there are fewer images, or if an image or a logit is not
-    finite.
+    `scaling`: the arguments of `to_input`; `output`: which one is judged, where the file has several. A batch that the
+    file fixes takes the place of `batch_size`. Raises UserError if there are fewer images, or if an image or a logit is
+    not finite.
     """
     stored = load_images(images_path)
     if not 1 <= images <= len(stored):
@@ -40,9 +42,9 @@ def predict_images(onnx_path, images_path, scaling, *, images, batch_size, threa
             f"evaluate.images of the model is {images} and {images_path} has {len(stored)} images: ask for 1 to {len(stored)}."
         )
     session = open_session(onnx_path, threads=threads)
-    name, output = session.get_inputs()[0].name, session.get_outputs()[0].name
-    batches = input_batches(stored, batch_size=batch_size, path=images_path, limit=images, **scaling)
-    logits = np.concatenate([session.run([output], {name: batch})[0] for batch in batches])
+    judged, (_, fixed) = judged_output(output_names(session), output, onnx_path), input_of(session)
+    batches = input_batches(stored, batch_size=fixed or batch_size, path=images_path, limit=images, **scaling)
+    logits = np.concatenate([as_logits(found) for batch in batches for [found] in run(session, batch, [judged])])
     bad = np.flatnonzero(~np.isfinite(logits).all(axis=1))
     if len(bad):
         raise UserError(

@@ -16,8 +16,9 @@ from stages.common.quantization import check_excluded_nodes, count_quantized, on
 def calibrate(preprocessed_path, images_path, indices, scaling, *, batch_size, method, op_types=None, **options):
     """Return {tensor: (lowest, highest)} over the images at `indices`, read and run `batch_size` at a time.
 
-    `options` are the method's parameters, as in params.yaml.
+    A batch that the file fixes takes the place of `batch_size`. `options` are the method's parameters, as in params.yaml.
     """
+    batch_size = fixed_batch(preprocessed_path) or batch_size
 
     def batches():
         for start in range(0, len(indices), batch_size):
@@ -27,6 +28,19 @@ def calibrate(preprocessed_path, images_path, indices, scaling, *, batch_size, m
             yield to_input(images, **scaling)
 
     return collect_ranges(preprocessed_path, batches, method=method, op_types=op_types, **options)
+
+
+def fixed_batch(preprocessed_path):
+    """Return the batch size that a preprocessed file fixes, or 0 if it takes any."""
+    [value] = onnx.load(preprocessed_path).graph.input
+    return value.type.tensor_type.shape.dim[0].dim_value
+
+
+def check_recipe(preprocessed_path, recipe):
+    """Raise UserError, before any calibration, if the recipe names a node that the file does not have, or cannot swap."""
+    model = onnx.load(preprocessed_path)
+    check_excluded_nodes(model, recipe)
+    swap_pools(model, recipe.get("swap_relu_maxpool", []))
 
 
 def quantize(preprocessed_path, variant_path, ranges, *, swap_relu_maxpool=(), **recipe):

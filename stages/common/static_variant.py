@@ -5,7 +5,7 @@ import json
 from stages.common.calibration import draw_indices
 from stages.common.calibration_settings import calibration_settings
 from stages.common.images import load_images
-from stages.common.static_quantization import calibrate, quantize
+from stages.common.static_quantization import calibrate, check_recipe, quantize
 from stages.common.workspace import whole_file, write_text
 
 
@@ -15,6 +15,7 @@ def make_variant(recipe, shared, preprocessed_path, images_path, scaling, varian
     `shared`: the calibration settings that the recipe's own `calibrate` overrides; `scaling`: arguments of `to_input`.
     """
     recipe = dict(recipe)
+    check_recipe(preprocessed_path, recipe)
     draw, how = calibration_settings(shared, recipe.pop("calibrate", {}))
     indices = draw_indices(**draw, available=len(load_images(images_path)))
     op_types = recipe.get("op_types_to_quantize")
@@ -22,11 +23,13 @@ def make_variant(recipe, shared, preprocessed_path, images_path, scaling, varian
     with whole_file(variant_path) as temporary:
         quantized, total = quantize(preprocessed_path, temporary, ranges, **recipe)
         size = temporary.stat().st_size
-    write_text(ranges_path, ranges_json(ranges, indices, draw | how))
+    layers = {"quantized": quantized, "all": total}
+    write_text(ranges_path, ranges_json(ranges, indices, draw | how, layers))
     return f"{quantized} of {total} layers quantized, {how['method']} on {len(indices)} images, {size:,} bytes"
 
 
-def ranges_json(ranges, indices, settings):
-    """Return the ranges artifact: the calibration settings, the images used, and [lowest, highest] a tensor."""
+def ranges_json(ranges, indices, settings, layers):
+    """Return the ranges artifact: the settings, the images used, layers quantized and in all, [lowest, highest] a tensor."""
     bounds = {tensor: [float(low), float(high)] for tensor, (low, high) in ranges.items()}
-    return json.dumps({"calibrate": settings, "image_indices": indices.tolist(), "ranges": bounds}, indent=1) + "\n"
+    content = {"calibrate": settings, "image_indices": indices.tolist(), "layers": layers, "ranges": bounds}
+    return json.dumps(content, indent=1) + "\n"

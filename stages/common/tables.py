@@ -5,7 +5,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from stages.common.cpu import BUSY_LOAD_PER_CORE, BUSY_STEAL_PERCENT
-from stages.common.results import BASELINE, verdict
+from stages.common.results import BASELINE, agreement, is_labelled, verdict
 
 
 class Cell(NamedTuple):
@@ -27,15 +27,15 @@ def machine_sentence(machine):
 
 
 def summary_rows(model, found, variants):
-    """Return size, accuracy and latency of every variant: the table of the README."""
-    rows = []
+    """Return size, accuracy and latency of every variant: the table of the README. Agreement stands for accuracy without labels."""
+    rows, quality = [], "accuracy" if is_labelled(found) else "agreement"
     for name in [BASELINE, *variants]:
         result = found["variants"][name]
         evaluated = f"metrics/evaluate/{model}/{name}.json"
         rows.append({
             "variant": Cell(name),
             "size": Cell(f"{result['verify']['size_bytes'] / 1024:,.0f} KiB", f"metrics/verify-load/{model}/{name}.json"),
-            "accuracy": Cell(_accuracy(result["evaluate"]), evaluated),
+            quality: Cell(_accuracy(result["evaluate"]), evaluated),
             "changed": Cell(_number(result["evaluate"], "changed"), evaluated),
             **{f"batch {batch}": _latency(model, name, result["benchmark"].get(batch)) for batch in found["control"]},
         })  # fmt: skip
@@ -43,8 +43,10 @@ def summary_rows(model, found, variants):
 
 
 def _accuracy(judged):
-    if "accuracy" not in judged:
+    if "images" not in judged:
         return "does not run here"
+    if "accuracy" not in judged:
+        return "{:.2%} ({:.2%} to {:.2%})".format(*agreement(judged)) if "changed" in judged else ""
     if "accuracy_change" not in judged:
         return f"{judged['accuracy']:.2%}"
     points = (100 * judged[key] for key in ("accuracy_change", "change_low", "change_high"))
@@ -66,7 +68,10 @@ def _latency(model, name, cell):
 
 
 def prediction_rows(model, found, variants):
-    """Return the paired comparison with fp32: what changed, in which direction, and whether chance explains it."""
+    """Return the paired comparison with fp32: what changed, in which direction, and whether chance explains it.
+
+    Columns that need labels are left out without them.
+    """
     formats = {
         "argmax agreement": ("argmax_agreement", "{:.2%}"),
         "changed": ("changed", "{}"),
@@ -75,6 +80,7 @@ def prediction_rows(model, found, variants):
         "neutral": ("neutral", "{}"),
         "McNemar p": ("mcnemar_p", "{:.2g}"),
         "largest logit difference": ("max_abs_logit_difference", "{:.2f}"),
+        "equal largest": ("ties", "{:,}"),
         "images": ("images", "{:,}"),
     }
     return [
@@ -83,10 +89,11 @@ def prediction_rows(model, found, variants):
             **{
                 title: Cell(form.format(judged[key]), f"metrics/evaluate/{model}/{name}.json")
                 for title, (key, form) in formats.items()
+                if key in judged
             },
         }
         for name in variants
-        if "accuracy_change" in (judged := found["variants"][name]["evaluate"])
+        if "changed" in (judged := found["variants"][name]["evaluate"])
     ]
 
 
@@ -146,6 +153,13 @@ def markdown(rows):
 def conditions(found):
     """Return what a reader has to know about the conditions of the benchmark, as sentences."""
     measured, lines = found["conditions"], []
+    if not is_labelled(found):
+        lines.append("The test images have no labels: agreement with fp32 stands where accuracy would.")
+    if tied := found["variants"][BASELINE]["evaluate"].get("ties"):
+        lines.append(
+            f"fp32 itself has two equal largest outputs on {tied:,} test images: there the order of the classes decides, "
+            "and a changed prediction means little."
+        )
     if measured["load_per_core_before"] > BUSY_LOAD_PER_CORE:
         lines.append(
             f"The load average was {measured['load_per_core_before']:.2f} a core before the benchmark started."
@@ -181,6 +195,8 @@ def absolute_rows(model, found, variants):
         ]),
         row("predictions changed", [Cell(_number(results[name]["evaluate"], "changed"), evaluated[name]) for name in names]),
     ]  # fmt: skip
+    if not is_labelled(found):
+        rows = [cells for cells in rows if cells["quantity"].text != "accuracy"]
     for batch in found["control"]:
         cells = [results[name]["benchmark"].get(batch) for name in names]
         source = f"metrics/benchmark/{model}.json"

@@ -7,6 +7,7 @@ from collections import defaultdict
 import numpy as np
 from tqdm import tqdm
 
+from stages.common.model_io import output_names
 from stages.common.runtime import open_session
 
 CALL_COLUMNS = ["round", "position", "variant", "batch", "call", "nanoseconds"]
@@ -18,7 +19,7 @@ LEAST_CALLS = 2
 def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed, show_progress=True, open_file=None):
     """Time every model at every batch size in interleaved rounds; return the calls as a list of CALL_COLUMNS rows.
 
-    `paths`: {variant: file}; `inputs`: {batch size: (batch, C, H, W) float32}. A round visits all variants in a new
+    `paths`: {variant: file}; `inputs`: {batch size: (batch, ...) of the model's input}. A round visits all variants in a new
     random order, each with a new session: two sessions of one file differ by their place in memory, systematically, so
     the session, not the call, is the unit of repetition. `seconds` is the budget of the timed calls. `open_file(path,
     threads=...)` returns what runs a file, with the methods of onnxruntime's session, which is what None stands for.
@@ -40,8 +41,8 @@ def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed, show
 
 
 def time_calls(session, values, count):
-    """Run a session `count` times on one input; return the wall-clock time of each call in nanoseconds."""
-    feed, outputs = {session.get_inputs()[0].name: values}, [session.get_outputs()[0].name]
+    """Run a session `count` times on one input, for all its outputs; return each call's wall-clock time in nanoseconds."""
+    feed, outputs = {session.get_inputs()[0].name: values}, output_names(session)
     times = []
     gc.disable()
     try:

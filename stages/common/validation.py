@@ -4,9 +4,10 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.common.images import load_images, load_labels
+from stages.common.images import labels_or_none, load_images
 from stages.common.paired import compare
 from stages.common.runtime import predict_images
+from stages.common.statistics import wilson_interval
 from stages.common.workspace import UserError
 
 
@@ -21,19 +22,30 @@ def draw_validation(*, seed, images, available, taken):
 
 
 class Validation:
-    """A validation split in a file of its own, fp32's predictions of it, and the paired comparison with these."""
+    """A validation split in a file of its own, fp32's predictions of it, and the paired comparison with these.
 
-    def __init__(self, folder, images_path, labels_path, indices, fp32_path, scaling, *, batch_size, threads):
+    `settings`: batch_size and threads of predictions, and the output that is judged.
+    """
+
+    def __init__(self, folder, images_path, labels_path, indices, fp32_path, scaling, **settings):
         self.path, self.count, self.scaling = Path(folder) / "validation-images.npy", len(indices), scaling
-        self.settings = {"batch_size": batch_size, "threads": threads}
+        self.settings = settings
         stored = load_images(images_path)
         np.save(self.path, stored[indices])
-        self.labels = load_labels(labels_path, len(stored))[indices]
+        labels = labels_or_none(labels_path, len(stored))
+        self.labels = None if labels is None else labels[indices]
         self.baseline = self._predict(fp32_path)
 
     def _predict(self, path):
         return predict_images(path, self.path, self.scaling, images=self.count, **self.settings)
 
     def compare_file(self, path):
-        """Return the paired comparison of a file's predictions with fp32's (see paired.compare)."""
-        return compare(self._predict(path), self.baseline, self.labels)
+        """Return the paired comparison of a file's predictions with fp32's (see paired.compare).
+
+        Without labels `change_low` is what is known of the accuracy all the same: it changes by no more than the share of
+        predictions that change, whose Wilson interval's upper end it is.
+        """
+        found = compare(self._predict(path), self.baseline, self.labels)
+        if self.labels is None:
+            found["change_low"] = wilson_interval(found["images"] - found["changed"], found["images"])[0] - 1
+        return found

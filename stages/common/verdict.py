@@ -2,7 +2,11 @@
 
 import math
 
-from stages.common.results import BASELINE, verdict
+from stages.common.results import BASELINE, agreement, verdict
+
+LEAST_AGREEMENT = (
+    0.99  # MLPerf Inference asks a quantized model for 99 % of fp32's accuracy; no labels, no better measure
+)
 
 
 def sentence(model, found, variants):
@@ -10,12 +14,16 @@ def sentence(model, found, variants):
 
     Of those that run here without a detectable loss of accuracy the fastest on average over the batch sizes (geometric
     mean) is looked for; the best is the first of `variants` that cannot be told from it by the intervals. A loss is
-    detectable where the whole interval of the change is below zero.
+    detectable where the whole interval of the change is below zero; without labels, where that of the agreement with
+    fp32 is below LEAST_AGREEMENT, since a change of accuracy is never larger than the share of changed predictions.
     """
     timed = [name for name in variants if found["variants"][name]["benchmark"] and not is_fp32(found, name)]
     if not timed:
         return f"No int8 file of {model} runs on this onnxruntime: keep fp32."
     sound = [name for name in timed if not loses_accuracy(found["variants"][name]["evaluate"])]
+    if not sound and not has_accuracy(found["variants"][timed[0]]["evaluate"]):
+        most = max(timed, key=lambda name: found["variants"][name]["evaluate"]["argmax_agreement"])
+        return f"Every int8 file of {model} decides otherwise than fp32 too often, `{most}` the least: it {cost(found, most)}; keep fp32, or measure with labels."
     if not sound:
         least = max(timed, key=lambda name: found["variants"][name]["evaluate"]["accuracy_change"])
         return f"Every int8 file of {model} loses accuracy, `{least}` the least with {change(found, least)}: keep fp32, or accept that loss."
@@ -64,8 +72,15 @@ def as_fast(others):
 
 
 def loses_accuracy(judged):
-    """Return whether the whole 95 % interval of the accuracy change is below zero."""
+    """Return whether the whole 95 % interval of the accuracy change is below zero, or what stands for it without labels."""
+    if not has_accuracy(judged):
+        return agreement(judged)[2] < LEAST_AGREEMENT
     return judged.get("change_high", 0) < 0
+
+
+def has_accuracy(judged):
+    """Return whether a variant's accuracy could be measured: not without labels."""
+    return "changed" not in judged or "accuracy_change" in judged
 
 
 def mean_speedup(cells):
@@ -96,6 +111,12 @@ def smaller(found, name):
 def cost(found, name):
     """Return what the variant does to the accuracy, in words with its interval."""
     judged = found["variants"][name]["evaluate"]
+    if not has_accuracy(judged):
+        share, low, high = (100 * value for value in agreement(judged))
+        return (
+            f"agrees with fp32 on {share:.2f} % of {judged['images']:,} images (95 % interval {low:.2f} to {high:.2f}), "
+            "whose labels are not known"
+        )
     if "change_low" not in judged:
         return "its accuracy was not measured"
     if judged["change_low"] > 0:

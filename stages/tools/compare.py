@@ -5,7 +5,7 @@
     python -m stages.tools.compare --quantity accuracy --fail-on worse --json main
 
 Accuracy: the stored predictions of a variant in A and in B for the same test images; exact McNemar test, Newcombe's
-interval. Speedup: the per-round ratios of the two benchmarks, on one machine only, with an interval as wide as what fp32
+interval. Without labels what fp32 decides in A stands for them, and the row is one of agreement. Speedup: the per-round ratios of the two benchmarks, on one machine only, with an interval as wide as what fp32
 against itself seemed to change (stages/tools/significance.py). The fp32 time itself is not compared: nothing in a run
 tells a slower model from a slower hour. File size: the plain difference.
 
@@ -60,7 +60,13 @@ def compare_accuracy(a, b, model, variant):
             raise UserError(f"{len(before):,} images were evaluated in {a.name} and {len(after):,} in {b.name}")
         if not np.array_equal(labels, other_labels):
             raise UserError(f"the test labels of {a.name} and {b.name} are not the same")
-        return accuracy_row(model, variant, before, after, labels[: len(before)])
+        quantity = "accuracy"
+        if len(labels) == 0 and len(before):  # not known: what fp32 says in A stands for them
+            quantity, labels = (
+                "agreement",
+                a.read_array(f"models/{model}/predictions/{BASELINE}.npz", "logits").argmax(1),
+            )
+        return accuracy_row(model, variant, before, after, labels[: len(before)], quantity)
     except NotStored as missing:
         if a.md5(path) == b.md5(path):  # one file: nothing has to be read but the metrics
             key, metrics = f"{model}.{variant}.accuracy", f"metrics/evaluate/{model}/{variant}.json"

@@ -16,7 +16,7 @@ NOT_COMPARED, OTHER_MACHINE = "not compared", "other machine"
 class Row:
     """One comparison of A with B.
 
-    `quantity`: "accuracy" (fractions; the difference is B - A), "speedup batch_<b>" (fp32 time / variant time; B / A - 1),
+    `quantity`: "accuracy", or without labels "agreement" (fractions; the difference is B - A), "speedup batch_<b>" (fp32 time / variant time; B / A - 1),
     "size" (bytes; B - A), or "works" (1 or 0), where a variant does not run in A or in B. `low` and `high` are the
     difference's 95 % interval, `p` its own p-value, `adjusted_p` Holm's; `reason` says why a row is not compared.
     """
@@ -45,14 +45,14 @@ def judge(rows):
     return rows
 
 
-def accuracy_row(model, variant, before, after, labels):
+def accuracy_row(model, variant, before, after, labels, quantity="accuracy"):
     """Compare logits of A with logits of B, both (N, classes), for labels (N,); no logits: the variant does not work."""
     if not (len(before) and len(after)):
         works = [int(len(logits) > 0) for logits in (before, after)]
         verdict = WORSE if works[1] < works[0] else BETTER if works[1] else IDENTICAL
         return Row(model, variant, "works", *works, works[1] - works[0], verdict=verdict)
     found = compare_predictions(after, before, labels)
-    row = Row(model, variant, "accuracy", float((before.argmax(1) == labels).mean()), found["accuracy"])
+    row = Row(model, variant, quantity, float((before.argmax(1) == labels).mean()), found["accuracy"])
     row.difference = found["accuracy_change"]
     if np.array_equal(before, after):
         row.verdict = IDENTICAL

@@ -31,7 +31,7 @@ def values(row):
     """Return the cells A, B and difference of a row."""
     if row.b is None:
         return "", "", ""
-    if row.quantity == "accuracy":
+    if row.quantity in ("accuracy", "agreement"):
         interval = "" if row.low is None else f" [{100 * row.low:+.2f}, {100 * row.high:+.2f}]"
         return f"{row.a:.2%}", f"{row.b:.2%}", f"{100 * row.difference:+.2f}{interval} points"
     if row.quantity == "size":

@@ -107,8 +107,11 @@ def spread(points, pair):
 
 def numbers(metrics):
     """Return the cells of an evaluation; fp32 has no change, a variant that does not work nothing."""
-    if "accuracy" not in metrics:
+    if "images" not in metrics:
         return "does not work here", "", ""
+    if "accuracy" not in metrics:  # no labels
+        share = f"{metrics['argmax_agreement']:.2%} agree" if "changed" in metrics else "no labels"
+        return share, "", str(metrics.get("changed", ""))
     if "accuracy_change" not in metrics:
         return f"{metrics['accuracy']:.2%}", "", ""
     change, low, high = (100 * metrics[key] for key in ("accuracy_change", "change_low", "change_high"))
