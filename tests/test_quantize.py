@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from stages import calibrate_quantize, quantize_dynamic
+from stages.common import static_variant
 from stages.common.calibration import collect_ranges, draw_indices
 from stages.common.cpu import EXACT_INT8, best_int8_path, cpu_model_and_flags, saturating
 from stages.common.images import input_batches, load_images, to_input
