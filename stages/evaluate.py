@@ -9,14 +9,10 @@ changes of each class. A variant that does not load has no predictions, and says
 import numpy as np
 
 from stages.common.images import labels_or_none, load_images
+from stages.common.model_io import tied
 from stages.common.paired import CHANGED_COLUMNS, CLASS_COLUMNS, changed_table, class_table, compare
 from stages.common.runtime import predict_images
 from stages.common.workspace import read_metrics, read_params, run_main, whole_file, write_metrics, write_table
-
-
-def tied(metrics):
-    """Return what a person has to know about equal outputs, in words: where two are largest, their order decides."""
-    return f", {metrics['ties']:,} with two equal largest outputs" if metrics["ties"] else ""
 
 
 def main(model, variant, onnx_path, images_path, labels_path, verified_path, baseline_path,
@@ -30,7 +26,7 @@ def main(model, variant, onnx_path, images_path, labels_path, verified_path, bas
     if verified["finite"]:
         logits = predict_images(onnx_path, images_path, scaling, **wanted, **settings)
         metrics = compare(logits, baseline, labels)
-        summary = f"{metrics['changed']} of {metrics['images']:,} predictions changed{tied(metrics)}"
+        summary = f"{metrics['changed']} of {metrics['images']:,} predictions changed{tied(metrics['ties'])}"
         if labels is not None:
             summary = f"accuracy {metrics['accuracy']:.2%} ({metrics['accuracy_change']:+.2%}), {summary}"
     else:

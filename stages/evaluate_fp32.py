@@ -6,7 +6,7 @@ python -m stages.evaluate_fp32 cnn models/cnn/onnx/fp32.onnx ... (see dvc.yaml)
 import numpy as np
 
 from stages.common.images import labels_or_none, load_images
-from stages.common.model_io import ties
+from stages.common.model_io import tied, ties
 from stages.common.runtime import predict_images
 from stages.common.workspace import read_params, run_main, whole_file, write_metrics
 
@@ -22,9 +22,14 @@ def main(model, onnx_path, images_path, labels_path, predictions_path, metrics_p
     if labels is not None:
         metrics = {"accuracy": float((logits.argmax(1) == labels[: len(logits)]).mean()), **metrics}
         summary = f"accuracy {metrics['accuracy']:.2%}"
+        most_frequent = float(np.bincount(labels[: len(logits)]).max() / len(logits))
+        if metrics["accuracy"] <= most_frequent < 1:
+            print(
+                f"warning: {model} is right no more often than saying the most frequent class every time ({most_frequent:.2%}): "
+                f"look at `models.{model}.input`, and whether the labels number the classes as the model does"
+            )
     write_metrics(metrics_path, {model: {"fp32": metrics}})
-    equal = f", {metrics['ties']:,} with two equal largest outputs" if metrics["ties"] else ""
-    print(f"{model} fp32: {summary} on {len(logits):,} images{equal}")
+    print(f"{model} fp32: {summary} on {len(logits):,} images{tied(metrics['ties'])}")
 
 
 if __name__ == "__main__":

@@ -37,18 +37,11 @@ def read_points(path):
             "chosen": row["outcome"] == "chosen",
             "time": float(row["time_ratio"] or row["screened_time_ratio"]),
             "size_kib": int(row["size_bytes"]) / 1024,
-            "change": _change(row),
+            "change": 100 * float(row["accuracy_change"]) if row["accuracy_change"] else None,
             "low": 100 * float(row["change_low"]) if row["change_low"] else None,
         }
         for row in rows
     ]
-
-
-def _change(row):
-    """Return the change of accuracy in points, or, without labels, what the changed predictions can make of it at most."""
-    if row["accuracy_change"]:
-        return 100 * float(row["accuracy_change"])
-    return -100 * int(row["changed"]) / int(row["validation_images"]) if row["changed"] else None
 
 
 def front(points):
@@ -93,12 +86,7 @@ def draw_figure(model, points, metrics):
         axes.spines[["top", "right"]].set_visible(False)
     sizes.set_ylabel("file size (KiB)")
     sizes.set_ylim(bottom=0)
-    what = (
-        "accuracy change"
-        if "accuracy_change" in metrics.get("validation", ["accuracy_change"])
-        else "largest loss possible"
-    )
-    changes.set_ylabel(f"{what} on validation images\n(percentage points)")
+    changes.set_ylabel("accuracy change on validation images\n(percentage points)")
     figure.suptitle(title_of(model, points, metrics), x=0.01, ha="left", fontsize=10)
     figure.legend(handles=_legend(figure), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
     return figure

@@ -16,14 +16,13 @@ import onnx
 import yaml
 
 from stages.common import recipe_search as search
-from stages.common.cpu import EXACT_INT8, best_int8_path, cpu_model_and_flags
+from stages.common.cpu import EXACT_INT8, best_int8_path, cpu_model_and_flags, usable_cores
 from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
 from stages.common.matrix_products import measure_products, operations_per_image
 from stages.common.recipe_space import Space
 from stages.common.search_clock import SearchClock
 from stages.common.search_points import CHOSEN, COLUMNS, HAND_WRITTEN, NOT_REACHED, OUTCOMES, TIED, Builder
-from stages.common.static_quantization import fixed_batch
 from stages.common.validation import Validation, draw_validation
 from stages.common.workspace import read_params, run_main, write_metrics, write_table, write_text
 
@@ -32,6 +31,7 @@ HAND_WRITTEN_UNTIL, ACCURACY_UNTIL, FOR_THE_READER_UNTIL = 0.7, 0.85, 0.9  # of 
 PROFILE_SHARE = 0.05  # of the budget
 COMPARISONS = 3  # predictions of int8 files that the share is planned for, beside fp32's
 FEWEST_IMAGES = 100
+CORE_WORTH = 0.75  # of a further core to predictions, carefully guessed
 PREDICTED_AT_ONCE = 32  # memory only; resnet18 at 224 needs 3 MB an image for one tensor
 LIKELY = 4  # predictions that may be lost in the long run where none of a sample is, with 97.5 % confidence
 LAST_SEED = 1000  # of the last rounds: none of the race
@@ -41,7 +41,8 @@ class Search:
     """The search on one model: `run` it, then `points`, `chosen` (None is fp32 itself) and `metrics` are there.
 
     `plan`: tune.<model>; `hand_written`: {name: recipe}; `shared`: the calibration settings; `files`: (fp32, preprocessed,
-    training images, their labels); `batch`: images of the timed call; `evaluate`: batch_size and threads of predictions.
+    training images, their labels); `batch`: images of the timed call; `evaluate`: batch_size and output of
+    predictions.
     """
 
     def __init__(self, plan, hand_written, shared, files, scaling, *, batch, evaluate, threads):
@@ -89,10 +90,8 @@ class Search:
         self.screening = search.Screening(self.builder, self.fp32_path, self.values, by_size=self.by_size, **timed)
 
         def find_slower(point):
-            files, seconds = (
-                (self.fp32_path, self.space, self.values, self.folder),
-                PROFILE_SHARE * self.plan["seconds"],
-            )
+            files = (self.fp32_path, self.space, self.values, self.folder)
+            seconds = PROFILE_SHARE * self.plan["seconds"]
             return search.slower_in_integers(point, *files, threads=self.threads, seconds=seconds)
 
         search.explore(self.screening, self.space, self.hand_written, find_slower=find_slower)
@@ -100,7 +99,9 @@ class Search:
     def open_validation(self):
         """Draw as many validation images as there is time for, and predict them with fp32."""
         limit, draw = self.plan["max_drop"], {"seed": self.plan["seed"], "available": self.builder.available}
-        images = affordable_images(self.plan, *self.screening.image_seconds(), draw["available"] - len(self.taken))
+        cores = usable_cores()  # the machine is the search's alone, and predictions are not timed
+        seconds = (value / (1 + CORE_WORTH * (cores - 1)) for value in self.screening.image_seconds())
+        images = affordable_images(self.plan, *seconds, draw["available"] - len(self.taken))
         if images * limit / 100 < LIKELY:
             print(
                 f"warning: {images} validation images cannot show that no more than {limit:g} points are lost: "
@@ -108,11 +109,13 @@ class Search:
             )
         indices = draw_validation(**draw, images=images, taken=self.taken)
         self.clock.show("fp32's predictions")
-        settings = self.evaluate | {"batch_size": min(self.evaluate["batch_size"], PREDICTED_AT_ONCE)}
+        batch_size = min(self.evaluate["batch_size"], PREDICTED_AT_ONCE)
+        settings = self.evaluate | {"batch_size": batch_size, "threads": cores}
         validation = Validation(
             self.folder, self.images_path, self.labels_path, indices, self.fp32_path, self.scaling, **settings
         )
         self.accuracy = search.Accuracy(validation.compare_file, limit / 100)
+        self.metrics["labelled"] = int(validation.labelled)
 
     def rank(self, point):
         """Return what points are ordered by when they are asked for their accuracy: smaller is better."""
@@ -177,7 +180,7 @@ def best_by_hand(screening, accuracy, clock):
 
 
 def final_speeds(chosen, hand, medians):
-    """Return {speedup...: against fp32, over_hand_written: {...}} of the chosen point; 1 where it is the same file."""
+    """Return {speedup...: over fp32, rounds, over_hand_written: {speedup...}}; the last only if another was chosen."""
     if chosen is None:
         return {}
     keys = ("speedup", "speedup_low", "speedup_high")
@@ -193,18 +196,15 @@ def summary(points, chosen, hand):
     counts = {"tried": sum(point.outcome != NOT_REACHED for point in points)}
     counts |= {outcome.replace("-", "_"): sum(point.outcome == outcome for point in points) for outcome in OUTCOMES[1:]}
     found = {"chosen": (chosen.name if chosen else "fp32")[:40], "points": counts}
-    if hand and hand.judged:
+    if hand:
         found["best_hand_written"] = {
             "name": hand.name[:40],
-            "changed": hand.judged["changed"],
+            "accuracy_change": hand.judged["accuracy_change"],
             "change_low": hand.judged["change_low"],
         }
     if chosen:
         keys = ("images", "accuracy", "accuracy_change", "change_low", "change_high", "changed")
-        found |= {
-            "size_bytes": chosen.size_bytes,
-            "validation": {key: chosen.judged[key] for key in keys if key in chosen.judged},
-        }
+        found |= {"size_bytes": chosen.size_bytes, "validation": {key: chosen.judged[key] for key in keys}}
     return found
 
 
@@ -230,13 +230,12 @@ def recipe_text(model, chosen):
 
 def main(model, fp32_path, preprocessed_path, images_path, labels_path, recipe_path, metrics_path, points_path):
     logging.getLogger().setLevel(logging.ERROR)  # the quantizer's advice on recipes, some of which are here to be timed
-    plan, evaluate = read_params(f"tune.{model}"), read_params("evaluate")
-    evaluate |= {"output": read_params(f"models.{model}.evaluate").get("output")}
+    plan = read_params(f"tune.{model}")
+    evaluate = read_params("evaluate") | {"output": read_params(f"models.{model}.evaluate").get("output")}
     hand_written, shared = read_params("calibrate_quantize"), read_params("calibrate")
     scaling, threads = read_params(f"models.{model}.input"), read_params("benchmark.threads")
     batches = read_params(f"models.{model}.benchmark.batches")
-    asked = max(batches) if plan["objective"] == "throughput" else plan["batch"]
-    batch = fixed_batch(preprocessed_path) or asked
+    batch = max(batches) if plan["objective"] == "throughput" else plan["batch"]
     files = (fp32_path, preprocessed_path, images_path, labels_path)
     found = Search(plan, hand_written, shared, files, scaling, batch=batch, evaluate=evaluate, threads=threads)
     found.run()
@@ -260,13 +259,8 @@ def sentence(model, metrics):
         if over
         else ""
     )
-    judged = metrics["validation"]
-    accuracy = (
-        f"accuracy {100 * judged['accuracy_change']:+.2f} points"
-        if "accuracy_change" in judged
-        else f"{judged['changed']} of {judged['images']:,} predictions changed"
-    )
-    return f"{model}: {tried}, tuned is {metrics['chosen']}: {speed} of fp32 at batch {metrics['batch']}{words}, {accuracy}"
+    change, what = 100 * metrics["validation"]["accuracy_change"], "accuracy" if metrics["labelled"] else "agreement"
+    return f"{model}: {tried}, tuned is {metrics['chosen']}: {speed} of fp32 at batch {metrics['batch']}{words}, {what} {change:+.2f} points"
 
 
 if __name__ == "__main__":

@@ -19,10 +19,11 @@ from stages.common.calibration_settings import METHODS, calibration_settings
 from stages.common.histograms import ThresholdSearch
 from stages.common.images import load_images, to_input
 from stages.common.params_check import check_params
+from stages.common.runtime import predict_images
 from stages.common.static_quantization import calibrate, quantize
 from stages.common.workspace import UserError, load_params
 from stages.preprocess import preprocess
-from stages.tools.check_calibration import MEMORY_BOUND, calibrate_images, in_a_process
+from stages.tools.check_calibration import MEMORY_BOUND, calibrate_images, in_a_process, peak_megabytes
 
 RECIPE = {"quant_format": "QDQ", "activation_type": "QUInt8", "weight_type": "QInt8"}
 HOWS = {
@@ -301,3 +302,23 @@ def test_resnet18_calibrates_within_one_and_a_half_gigabytes(resnet18, method):
     scaling = {"scale": 1 / 255, "mean": 0.3, "std": 0.4, "channels": 3, "repeat": 8}
     _, megabytes = in_a_process(calibrate_images, *resnet18, scaling, images=24, method=method, batch_size=8)
     assert megabytes <= 1500
+
+
+def predict_and_weigh(onnx_path, images_path, scaling, *, batch_size):
+    """Predict 24 images; return the peak resident memory of this process in MB."""
+    predict_images(onnx_path, images_path, scaling, images=24, batch_size=batch_size, threads=1)
+    return peak_megabytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("activation_type", ["float", "QInt8", "QUInt8"])
+def test_resnet18_is_evaluated_within_one_and_a_half_gigabytes(resnet18, activation_type, params, tmp_path):
+    """In the batches of params.yaml. Signed activations leave layers in floating point, and both copies of a tensor."""
+    scaling = {"scale": 1 / 255, "mean": 0.3, "std": 0.4, "channels": 3, "repeat": 8}
+    path, images_path = resnet18
+    if activation_type != "float":
+        ranges = calibrate(*resnet18, np.arange(4), scaling, batch_size=4, method="MinMax")
+        path = tmp_path / "int8.onnx"
+        quantize(resnet18[0], path, ranges, **RECIPE | {"activation_type": activation_type})
+    batch_size = params["evaluate"]["batch_size"]
+    assert in_a_process(predict_and_weigh, path, images_path, scaling, batch_size=batch_size) <= 1500

@@ -5,9 +5,9 @@ import platform
 import numpy as np
 import onnx
 import pytest
-from small_models import images_for, make_variants, save_plain, save_residual
+from small_models import Network, images_for, make_variants, save_plain, save_residual
 
-from stages.common.causes import LayerTimes, find_causes, median_interval
+from stages.common.causes import LayerTimes, describe, find_causes, median_interval
 from stages.common.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
 from stages.common.profile import Profile, measure_profiles
 from stages.common.quantization import float_layers
@@ -163,3 +163,18 @@ def test_signed_inputs_are_given_as_the_reason_where_they_tell_float_and_integer
         "2 of 5 convolutions in floating point (their inputs are int8, those of the integer ones uint8): "
         "400 us slower than in integers in u8s8"
     ) in [cause["cause"] for cause in find_causes("s8s8", 32, times, original, weighted)]
+
+
+def test_a_convolution_in_groups_is_called_so_and_not_by_the_channels_of_a_group(tmp_path):
+    """MobileNets' depthwise convolutions have one input channel a group, which is not the lack of channels."""
+    network = Network(channels=3)
+    tensor = network.conv("stem", "input", 16, 3)
+    tensor = network.conv("deep", tensor, 16, 1, group=16)
+    tensor = network.add("GlobalAveragePool", "pool", [network.conv("pairs", tensor, 16, 2, group=8)])
+    network.add("Flatten", "flatten", [tensor])
+    original = Original.of(onnx.load(network.save(tmp_path / "fp32.onnx", 16)))
+    assert [describe(name, original) for name in ("stem", "deep", "pairs")] == [
+        "first convolution stem with 3 input channels",
+        "depthwise convolution deep",
+        "grouped convolution pairs",
+    ]

@@ -45,7 +45,8 @@ class SmallRepository:
         tracked = [save("data/small/test-labels.npy", labels), save("data/small/test-images.npy", labels)]
         for variant, logits in predictions.items():
             tracked.append(save(f"models/cnn/predictions/{variant}.npz", logits))
-            accuracy = {"accuracy": float((logits.argmax(1) == labels[: len(logits)]).mean())} if len(logits) else {}
+            known = len(logits) and len(labels)
+            accuracy = {"accuracy": float((logits.argmax(1) == labels[: len(logits)]).mean())} if known else {}
             write(f"metrics/evaluate/cnn/{variant}.json", json.dumps({"cnn": {variant: accuracy}}))
         if calls is not None:
             lines = [",".join(map(str, row)) for row in [CALL_COLUMNS, *calls]]
@@ -189,6 +190,17 @@ def test_the_workspace_is_compared_as_it_lies_there(repository, labels):
     repository.commit("good", {"static": worsened(labels, 0)}, labels)
     save("models/cnn/predictions/static.npz", worsened(labels, 40))
     assert rows_of("HEAD", "workspace")["static", "accuracy"].verdict == "worse"
+
+
+def test_without_labels_what_fp32_decides_stands_for_them(repository, labels):
+    none, fp32 = np.empty(0, np.int64), worsened(labels, 0)
+    repository.commit("close", {"fp32": fp32, "static": worsened(labels, 10)}, none)
+    repository.commit("far", {"fp32": fp32, "static": worsened(labels, 40)}, none)
+    rows = rows_of("close", "far")
+    row = rows["static", "agreement"]
+    assert row.verdict == "worse" and row.a - row.b == pytest.approx(30 / len(labels)) and row.high < 0
+    assert (rows["fp32", "agreement"].a, rows["fp32", "agreement"].verdict) == (1.0, "identical")
+    assert not [key for key in rows if key[1] == "accuracy"]
 
 
 def test_an_experiment_is_compared_by_its_name(repository, labels):

@@ -54,6 +54,20 @@ def test_products_are_exact_where_they_are_added_in_32_bits():
     assert set(cpu.INT8_PATHS) > cpu.EXACT_INT8
 
 
+@pytest.mark.parametrize("isa", ["avx2", "avx512", "sse4_1", "unknown"])
+def test_without_vnni_signed_weights_of_the_full_range_may_saturate(isa):
+    """Whatever the activations are: onnxruntime makes signed ones unsigned on x86."""
+    recipes = {
+        "u8s8": {"activation_type": "QUInt8", "weight_type": "QInt8"},
+        "s8s8": {"activation_type": "QInt8", "weight_type": "QInt8"},
+        "u8s8-reduced": {"activation_type": "QUInt8", "weight_type": "QInt8", "reduce_range": True},
+        "u8u8": {"activation_type": "QUInt8", "weight_type": "QUInt8"},
+    }
+    assert cpu.saturating(isa, recipes) == ["u8s8", "s8s8"]
+    assert "`u8s8`, `s8s8` belongs to it" in cpu.saturation_sentence(isa, ["u8s8", "s8s8"])
+    assert cpu.saturating("avx512_vnni", recipes) == cpu.saturating("neon_dotprod", recipes) == []
+
+
 def test_this_processor_has_a_name_and_flags():
     model, flags = cpu.cpu_model_and_flags()
     assert model and cpu.best_int8_path(flags) != "unknown"

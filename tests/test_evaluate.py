@@ -92,6 +92,18 @@ def test_predictions_are_the_logits_of_the_images_that_are_asked_for(stage, fp32
     }
 
 
+def test_a_baseline_that_is_no_better_than_one_class_for_all_is_doubted(stage, dataset, fp32, capsys):
+    """Images that are scaled otherwise than in training, or labels in another order, look like this."""
+    files = ("fp32.npz", "fp32.json")
+    evaluate_fp32.main("cnn", fp32, dataset / "test-images.npy", dataset / "test-labels.npy", *files)
+    doubt = "warning: cnn is right no more often than saying the most frequent class every time ("
+    assert doubt in capsys.readouterr().out
+    right = np.load("fp32.npz")["logits"].argmax(1)
+    np.save("labels.npy", np.concatenate([right, np.zeros(50, np.int64)]))
+    evaluate_fp32.main("cnn", fp32, dataset / "test-images.npy", "labels.npy", *files)
+    assert capsys.readouterr().out == "cnn fp32: accuracy 100.00% on 150 images\n"
+
+
 def test_the_same_predictions_are_the_same_bytes_on_another_day(stage, monkeypatch):
     """A zip archive can hold the time of day; DVC would rerun all that depends on it."""
     stage()

@@ -7,12 +7,14 @@ import numpy as np
 import onnx
 import pytest
 import yaml
-from onnx import TensorProto
+from onnx import TensorProto, helper
 from own_models import CLASSES, Classifier, images_like, own_params, run_pipeline, save_data
 
 from stages import evaluate
-from stages.common.images import labels_or_none, load_labels, to_input
+from stages.common.image_ranges import minmax_of_sets
+from stages.common.images import input_batches, labels_or_none, load_labels, to_input
 from stages.common.model_io import ties
+from stages.common.quantization_noise import activation_noise
 from stages.common.runtime import open_session, predict_images
 from stages.common.static_quantization import calibrate, quantize
 from stages.common.verdict import sentence
@@ -21,7 +23,9 @@ from stages.preprocess import preprocess
 from stages.tools.comparison import accuracy_row, judge
 from stages.tools.comparison_report import values
 from stages.tools.sweep import numbers
+from stages.tools.update_readme import results_section
 
+RECIPE = {"quant_format": "QDQ", "activation_type": "QUInt8", "weight_type": "QInt8", "reduce_range": True}
 RUN = {"images": 20, "batch_size": 7, "threads": 1}
 
 
@@ -56,14 +60,32 @@ def test_a_fixed_batch_gives_the_predictions_of_a_free_one_the_last_batch_filled
 def test_a_fixed_batch_gives_the_ranges_of_a_free_one(tmp_path, images, method, options):
     """Neither the size of the batch nor what fills the last one up is seen in them."""
     found = []
-    for batch in ("N", 8):
+    for batch in ("N", -1, 8):  # PaddlePaddle writes -1 where any is taken
         preprocess(small(batch=batch).save(tmp_path / "fp32.onnx"), tmp_path / "preprocessed.onnx")
         how = {"batch_size": 7, "method": method, **options}
         found.append(calibrate(tmp_path / "preprocessed.onnx", images, np.arange(20), {}, **how))
+    if method == "MinMax":  # as the sensitivity stage finds them, image by image
+        found += minmax_of_sets(tmp_path / "preprocessed.onnx", images, [np.arange(20)], {}, batch_size=7)
+    free, *others = found
+    for other in others:
+        assert free.keys() == other.keys() and len(free) > 3
+        for tensor, bounds in free.items():
+            np.testing.assert_allclose(other[tensor], bounds, rtol=1e-5, atol=1e-6)
+
+
+def test_a_fixed_batch_gives_the_noise_of_a_free_one(tmp_path, images):
+    found = []
+    for batch in ("N", 8):
+        preprocess(small(batch=batch).save(tmp_path / "fp32.onnx"), tmp_path / "preprocessed.onnx")
+        how = {"batch_size": 7, "method": "MinMax"}
+        ranges = calibrate(tmp_path / "preprocessed.onnx", images, np.arange(20), {}, **how)
+        quantize(tmp_path / "preprocessed.onnx", tmp_path / "int8.onnx", ranges, **RECIPE)
+        files = (tmp_path / "preprocessed.onnx", tmp_path / "int8.onnx")
+        found.append(activation_noise(*files, input_batches(np.load(images), batch_size=4, path=images)))
     free, fixed = found
     assert free.keys() == fixed.keys() and len(free) > 3
-    for tensor, bounds in free.items():
-        np.testing.assert_allclose(fixed[tensor], bounds, rtol=1e-5, atol=1e-6)
+    for tensor, noise in free.items():
+        assert fixed[tensor] == pytest.approx(noise, rel=0.02), tensor
 
 
 def test_weights_that_are_listed_as_inputs_are_not_asked_for(tmp_path, images):
@@ -86,12 +108,26 @@ def test_an_old_opset_is_raised_before_quantization_and_the_baseline_stays_as_it
     np.testing.assert_allclose(predict_images(tmp_path / "preprocessed.onnx", images, {}, **RUN), logits, atol=1e-6)
     how = {"batch_size": 20, "method": "MinMax"}
     ranges = calibrate(tmp_path / "preprocessed.onnx", images, np.arange(20), {}, **how)
-    recipe = {"quant_format": "QDQ", "activation_type": "QUInt8", "weight_type": "QInt8", "reduce_range": True}
-    assert quantize(tmp_path / "preprocessed.onnx", tmp_path / "int8.onnx", ranges, **recipe, per_channel=True) == (
-        2,
-        2,
-    )
+    files = (tmp_path / "preprocessed.onnx", tmp_path / "int8.onnx")
+    assert quantize(*files, ranges, **RECIPE, per_channel=True) == (2, 2)
     assert np.abs(predict_images(tmp_path / "int8.onnx", images, {}, **RUN) - logits).max() < 0.1 * np.ptp(logits)
+
+
+def test_a_residual_network_with_biases_of_odd_shapes_is_quantized_as_it_is(tmp_path, images):
+    """Biases that an exporter left as additions of (1, C, 1, 1), and a sum of two branches."""
+    net = Classifier((2, 6, 6))
+    net.add("Conv", net.normal(4, 2, 3, 3), pads=[1] * 4).add("Add", net.normal(1, 4, 1, 1)).add("Relu")
+    branch = net.last
+    net.add("Conv", net.normal(4, 4, 3, 3), pads=[1] * 4).add("Add", net.normal(4, 1, 1))
+    net.nodes.append(helper.make_node("Add", [net.last, branch], ["sum"]))
+    net.last = "sum"
+    net.add("Relu").add("GlobalAveragePool").add("Flatten").dense(CLASSES, 4)
+    logits = predict_images(net.save(tmp_path / "fp32.onnx"), images, {}, **RUN)
+    preprocess(tmp_path / "fp32.onnx", tmp_path / "preprocessed.onnx")
+    files = (tmp_path / "preprocessed.onnx", tmp_path / "int8.onnx")
+    ranges = calibrate(files[0], images, np.arange(20), {}, batch_size=7, method="MinMax")
+    assert quantize(*files, ranges, **RECIPE) == (3, 3)
+    assert np.abs(predict_images(files[1], images, {}, **RUN) - logits).max() < 0.1 * np.ptp(logits)
 
 
 def test_of_several_outputs_the_one_that_is_judged_has_to_be_named(tmp_path, images):
@@ -237,6 +273,7 @@ def test_a_channels_last_model_of_pixels_with_a_fixed_batch_and_no_labels_goes_t
     assert judged["argmax_agreement"] > 0.7 and judged["images"] == 50
     assert list(metrics["benchmark/theirs"]["theirs"]["static-u8s8"]) == ["batch_8"]
     assert "mean_agreement" in metrics["sensitivity/theirs"]["theirs"]["static-u8s8"]["images_20"]
+    assert "| agreement " in results_section(".") and "agrees with fp32 on" in results_section(".")
     report = Path("plots/report.md").read_text()
     assert "| agreement " in report and "| accuracy " not in report and "lost" not in report
     assert "agrees with fp32 on" in report and "whose labels are not known" in report

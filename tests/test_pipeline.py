@@ -34,7 +34,8 @@ def small(params):
     params = copy.deepcopy(params)
     params |= {"dataset": "tiny", "fetch_data": {}, "variants": [*DYNAMIC, *STATIC, TUNED]}
     for section, names in (
-        ("quantize_dynamic", DYNAMIC), ("calibrate_quantize", STATIC), ("models", MODELS), ("train", MODELS), ("tune", MODELS)
+        ("quantize_dynamic", DYNAMIC), ("calibrate_quantize", STATIC), ("models", MODELS), ("train", MODELS),
+        ("tune", MODELS),
     ):  # fmt: skip
         params[section] = {name: params[section][name] for name in names}
     for name in MODELS:

@@ -53,6 +53,29 @@ def test_a_model_and_data_that_fit_have_no_mistakes(own):
     assert own(network()) == []
 
 
+PLAN = {"seconds": 2.0, "objective": "latency", "batch": 1, "max_drop": 0.5, "validation_images": 10, "seed": 0}
+
+
+def test_a_search_needs_the_labels_of_training_images_or_to_be_told_that_there_are_none(own, params):
+    network().save(WHERE)
+    searched = own_params(params) | {"tune": {"theirs": PLAN}}
+    Path("data/own/train-labels.npy").unlink(missing_ok=True)
+    [mistake] = own_mistakes(searched, Path())
+    assert mistake.startswith("data/own/train-labels.npy is missing: put it there")
+    command = re.search("`(python -c .*)` says so$", mistake)[1]
+    subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
+    assert list(own_mistakes(searched, Path())) == []
+
+
+def test_a_search_times_the_batch_that_the_file_fixes(own, params):
+    network(batch=4).save(WHERE)
+    np.save("data/own/train-labels.npy", np.empty(0, np.int64))
+    searched = own_params(params, batches=[4]) | {"tune": {"theirs": PLAN}}
+    assert list(own_mistakes(searched, Path())) == [
+        f"`tune.theirs.batch` is 1, and {WHERE} takes batches of 4 only: write 4, or export it with a free batch"
+    ]
+
+
 def test_the_check_takes_about_a_second(own, params):
     network().save(WHERE)
     code = "from stages.common.preflight import own_mistakes; from stages.common.workspace import load_params; from pathlib import Path; assert not list(own_mistakes(load_params(), Path()))"
@@ -148,6 +171,19 @@ def test_a_model_that_onnxruntime_optimized_is_refused_by_operator(own, tmp_path
     assert mistake.endswith("put the model there as it was exported")
 
 
+def test_a_model_that_was_left_in_training_mode_is_refused_by_operator(own):
+    net = Classifier(SHAPE).conv(8, 2, 3, 3).add("GlobalAveragePool").add("Flatten")
+    net.add("Dropout", np.float32(0.5), np.bool_(True)).dense(CLASSES, 8)
+    [mistake] = own(net)
+    assert mistake.startswith(f"{WHERE} was exported in training mode (Dropout): export it in evaluation mode")
+    assert own(Classifier(SHAPE).conv(CLASSES, 2, 3, 3).add("GlobalAveragePool").add("Dropout")) == []
+    net = Classifier(SHAPE).conv(CLASSES, 2, 3, 3)
+    ones = np.ones(CLASSES, np.float32)
+    net.add("BatchNormalization", ones, 0 * ones, 0 * ones, ones, training_mode=1).add("GlobalAveragePool")
+    net.nodes[-2].output.extend(["mean", "variance"])
+    assert "in training mode (BatchNormalization)" in own(net)[0]
+
+
 def test_an_opset_that_onnxruntime_does_not_run_or_that_cannot_be_raised_is_refused(own):
     network().save(WHERE, opset=9)
     assert own() == []
@@ -192,6 +228,14 @@ def run_named_command(mistake):
     """Run the command between the backticks of a sentence, as a reader would."""
     command = shlex.split(re.search(r"`(python -c [^`]+)`", mistake)[1])
     subprocess.run([sys.executable, *command[1:]], check=True)
+
+
+def test_a_model_that_is_a_link_into_the_cache_is_looked_at_where_it_lies(own, tmp_path):
+    saved_with_data_beside()
+    Path(WHERE).rename(tmp_path / "in-the-cache")
+    Path(WHERE).symlink_to(tmp_path / "in-the-cache")
+    [mistake] = own()
+    assert "keeps its weights in fp32.onnx.data, which DVC does not follow" in mistake
 
 
 def test_a_second_file_that_is_missing_or_elsewhere_is_named(own):
@@ -301,18 +345,19 @@ def test_an_output_that_is_a_map_is_no_classification(own):
 # The arrays
 
 
-def test_channels_last_images_for_a_channels_first_model_are_moved_by_the_command_that_is_named(own):
+@pytest.mark.parametrize("input", [{}, {"channels": 2}, {"mean": [0.1, 0.2]}])
+def test_channels_last_images_for_a_channels_first_model_are_moved_by_the_command_that_is_named(own, input):
     first = np.load("data/own/test-images.npy")
     for part in ("train", "test"):
         path = f"data/own/{part}-images.npy"
         np.save(path, np.moveaxis(np.load(path), 1, -1))
-    mistakes = own(network())
+    mistakes = own(network(), input=input)
     assert len(mistakes) == 2 and mistakes[1].startswith(
         f"data/own/test-images.npy has images (6, 6, 2), and {WHERE} takes images (2, 6, 6): its channels are last and the model's first, "
     )
     for mistake in mistakes:
         run_named_command(mistake)
-    assert own() == []
+    assert own(input=input) == []
     np.testing.assert_array_equal(np.load("data/own/test-images.npy"), first)
 
 
@@ -334,6 +379,27 @@ def test_images_that_do_not_fit_are_shown_as_stored_and_as_scaled(own):
         for part in ("train", "test")
     ]
     assert own(network(shape=(2, "height", "width"))) == []
+
+
+@pytest.mark.parametrize("free", [None, -1, "N"])
+def test_a_batch_is_free_however_an_exporter_says_so(own, free):
+    model = onnx.load(network().save(WHERE))
+    axis = model.graph.input[0].type.tensor_type.shape.dim[0]
+    axis.Clear()
+    if free is not None:
+        setattr(axis, "dim_param" if free == "N" else "dim_value", free)
+    onnx.save(model, WHERE)
+    assert own(batches=[1, 4]) == []
+
+
+def test_channels_that_do_not_match_the_scaling_are_named(own):
+    [mistake, _] = own(network(), input={"mean": [1, 2, 3]})
+    assert mistake == (
+        "data/own/train-images.npy and `models.theirs.input` do not fit: `input.mean` has 3 numbers and the images have 2 "
+        "channels: give one, or one a channel"
+    )
+    [mistake, _] = own(input={"channels": 3})
+    assert "the images have 2 channels and `input.channels` is 3" in mistake
 
 
 def test_labels_beyond_the_classes_are_refused(own):
@@ -367,6 +433,9 @@ def test_arrays_that_are_none_and_pixels_that_are_not_finite_are_named(own):
         "data/own/test-images.npy has 1 non-finite values, the first in image 3: mend or remove these images"
     )
     assert mistakes[2].startswith("data/own/test-labels.npy holds int32 of shape (50,): expected int64 of shape (50,)")
+    for mistake in (mistakes[0], mistakes[2]):
+        run_named_command(mistake)
+    assert own() == [mistakes[1]]
 
 
 def test_a_hundred_thousand_images_are_sampled_in_no_time(own):
@@ -374,7 +443,6 @@ def test_a_hundred_thousand_images_are_sampled_in_no_time(own):
     images = np.lib.format.open_memmap("data/own/train-images.npy", "w+", np.float32, (100_000, *SHAPE))
     images[::25_000] = np.nan  # written nowhere else: the file is sparse
     del images
-    np.save("data/own/train-labels.npy", np.empty(0, np.int64))
     start = time.monotonic()
     [mistake] = own(network())
     assert "the first in image 0" in mistake and time.monotonic() - start < 5
@@ -440,29 +508,14 @@ def test_what_an_experiment_lacks_is_said_to_be_untracked(own, params, monkeypat
 def test_files_that_are_not_tracked_are_named_in_time(own, params):
     network().save(WHERE)
     chosen = own_params(params)
-    assert len(list(untracked(chosen, Path()))) == 5 and WHERE in untracked(chosen, Path())
+    assert len(list(untracked(chosen, Path()))) == 4 and WHERE in untracked(chosen, Path())
     Path(f"{WHERE}.dvc").touch()
     Path("data/own.dvc").touch()  # the folder was added as a whole
     assert list(untracked(chosen, Path())) == []
 
 
-def test_a_search_on_own_data_needs_labels_of_the_training_images_or_to_be_told_that_there_are_none(own, params):
-    Path("data/own/train-labels.npy").unlink()
-    network().save(WHERE)
-    [mistake] = own_mistakes(own_params(params), Path())
-    assert mistake == (
-        "data/own/train-labels.npy is missing: put it there and run `dvc add data/own/train-labels.npy`, since `tune` judges by "
-        "training images; if there are no labels, `python -c \"import numpy; numpy.save('data/own/train-labels.npy', "
-        "numpy.empty(0, 'int64'))\"` says so"
-    )
-    assert list(own_mistakes(own_params(params) | {"tune": {}}, Path())) == []
-    np.save("data/own/train-labels.npy", np.empty(0, np.int64))
-    assert list(own_mistakes(own_params(params), Path())) == []
-
-
 def test_training_on_own_data_needs_labels(own, params):
     chosen = own_params(params) | {"train": {"theirs": params["train"]["cnn"]}}
-    Path("data/own/train-labels.npy").unlink()
     assert list(own_mistakes(chosen, Path())) == [
         "data/own/train-labels.npy is missing: put it there and run `dvc add data/own/train-labels.npy`"
     ]

@@ -1,5 +1,6 @@
 """README and report say what the committed metrics say, and nothing else."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -103,6 +104,19 @@ def test_every_link_of_the_report_leads_to_a_committed_file(report, committed):
     assert links
     for link in set(links):
         assert (committed / "plots" / link).resolve().is_file(), link
+
+
+def test_a_processor_on_which_int8_products_saturate_is_said_to_be_one(results):
+    path = results / "metrics/machine.json"
+    machine = json.loads(path.read_text())
+    for isa, count in (("avx512_vnni", 0), ("avx2", 1)):
+        machine["cpu"]["isa"] = isa
+        path.write_text(json.dumps(machine))
+        write_report(results / "report.html", results / "report.md")
+        for name in ("report.html", "report.md"):
+            text = (results / name).read_text()
+            assert text.count("This processor has no VNNI (avx2)") == count
+    assert "The accuracy of `static-s8s8`, `static-s8s8-convgemm`, `static-u8s8`" in text
 
 
 def test_every_row_of_a_table_has_every_column(report):

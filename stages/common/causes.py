@@ -146,7 +146,9 @@ def _conversion_causes(own, baseline):
         else:
             layer, (_, _, most) = max(parts, key=lambda part: part[1][2])
             place = "of the input" if layer == GRAPH_INPUT else f"after {layer}" if layer else "elsewhere"
-            words = f"{len(parts)} {_joined({node.op_type for _, (node, _, _) in parts})}, {most:,.0f} us of it {place}: {{}}"
+            before = sum(len(entries) for (_, of), entries in baseline.nodes.items() if of == kind)
+            words = f"{len(parts)} {_joined({node.op_type for _, (node, _, _) in parts})}, {most:,.0f} us of it {place}"
+            words += f", where fp32 has {before}: {{}}" if before else ": {}"
         yield kind, "", words, difference, len(parts)
 
 
@@ -198,15 +200,18 @@ def _rest(own, baseline):
 
 
 def describe(layer, original):
-    """Return a layer for a sentence: "first convolution node_conv2d with 1 input channel", "MaxPool node_max_pool2d"."""
+    """Return a layer for a sentence: "first convolution conv_1 with 1 input channel", "depthwise convolution conv_2"."""
     node = original.nodes[layer]
     family = family_of(node.op_type)
     words = f"{NOUNS.get(family, node.op_type)} {layer}"
     if family == "Conv":
         first = next(name for name, other in original.nodes.items() if family_of(other.op_type) == "Conv")
-        channels = original.weights.get(node.input[1], (0, 0))[1]
+        outputs, channels = original.weights.get(node.input[1], (0, 0))[:2]
+        groups = next((attribute.i for attribute in node.attribute if attribute.name == "group"), 1)
+        if groups > 1:  # its weights' second dimension counts the channels of a group
+            words = f"{'depthwise' if groups == outputs else 'grouped'} {words}"
         words = f"first {words}" if layer == first else words
-        if 0 < channels < FEW_CHANNELS:
+        if groups == 1 and 0 < channels < FEW_CHANNELS:
             words += f" with {channels} input channel{'s' * (channels > 1)}"
     return words
 

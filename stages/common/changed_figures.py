@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 ALL_COLOUR, LOST_COLOUR, GAINED_COLOUR, NEUTRAL_COLOUR = "#0072B2", "#D55E00", "#009E73", "#E69F00"
+UNKNOWN_COLOUR = "#BBBBBB"
 COLUMNS, MOST_IMAGES = 8, 48
 
 
@@ -84,6 +85,7 @@ def _draw_image(cell, image, place, label, baseline, logits):
     """Draw one image with its channels last: three as colours, else the first as grey; (L, C) and (F,) as curves."""
     before, after = int(baseline.argmax()), int(logits.argmax())
     colour = LOST_COLOUR if before == label else GAINED_COLOUR if after == label else NEUTRAL_COLOUR
+    colour = UNKNOWN_COLOUR if label is None else colour
     if image.ndim == 3:
         pixels = (image - image.min()) / (np.ptp(image) or 1)
         cell.imshow(pixels if pixels.shape[-1] == 3 else pixels[..., 0], cmap="gray_r", interpolation="nearest")

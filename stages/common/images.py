@@ -10,7 +10,7 @@ import numpy as np
 
 from stages.common.workspace import UserError
 
-MAPPED_BYTES = 4 * 2**20  # pages of a map that were read stay in memory until it is closed: then a new one is made
+MAPPED_BYTES = 2**20  # pages of a map that were read stay in memory until it is closed: then a new one is made
 IMAGES = "uint8 or float32 of shape (N, C, H, W), (N, C, L) or (N, F)"
 
 
@@ -77,6 +77,11 @@ def to_input(images, *, scale=1, mean=0, std=1, channels=None, repeat=1, channel
             f"the images have {values.shape[channel_axis]} channels and `input.channels` is {channels}: make them equal in params.yaml."
         )
     if dtype == "float32":
+        for key, value in (("mean", mean), ("std", std)):
+            if np.size(value) not in (1, values.shape[channel_axis]):
+                raise UserError(
+                    f"`input.{key}` has {np.size(value)} numbers and the images have {values.shape[channel_axis]} channels: give one, or one a channel."
+                )
         per_channel = [-1 if axis == channel_axis else 1 for axis in range(values.ndim)]
         values -= np.asarray(mean, dtype=np.float32).reshape(per_channel)
         values /= np.asarray(std, dtype=np.float32).reshape(per_channel)

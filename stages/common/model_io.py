@@ -73,3 +73,8 @@ def as_logits(values):
 def ties(logits):
     """Return how many rows of (N, classes) have their largest value twice: there the order of the classes decides."""
     return int((np.sum(logits == logits.max(axis=1, keepdims=True), axis=1) > 1).sum())
+
+
+def tied(count):
+    """Return the number of `ties` as the end of a sentence, or nothing if there are none."""
+    return f", {count:,} with two equal largest outputs" if count else ""

@@ -22,7 +22,7 @@ GRAPH_INPUT = "input"
 
 @dataclass(frozen=True)
 class Node:
-    """A node of an optimized graph, in the order of execution.
+    """A node of an optimized graph, in an order in which it can run.
 
     `kind`: "layer" (work of the original model), "quantize", "dequantize", "layout", or "other" (mapped to nothing).
     `origin`: the original node that a "layer" does the work of; for a conversion the one whose output it converts
@@ -103,7 +103,7 @@ def save_optimized(onnx_path, optimized_path, *, threads):
 
 
 def map_nodes(optimized, original):
-    """Return the Nodes of an optimized ModelProto, in its order, which is the order of execution."""
+    """Return the Nodes of an optimized ModelProto, in its order, which is one that they can run in (see trace_order.py)."""
     nodes, origins, places, readers = [], {}, {}, {}  # the last three by tensor
     for node in reversed(optimized.graph.node):
         readers |= dict.fromkeys(node.input, node)

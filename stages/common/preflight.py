@@ -9,12 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.common.images import check_finite, labels_or_none, load_images, load_labels, to_input
+from stages.common.images import to_input
 from stages.common.model_io import as_logits, output_names, parts
-from stages.common.params_check import missing
+from stages.common.preflight_arrays import check_arrays, replace_command, training_labels, validation_labels
 from stages.common.workspace import UserError
 
-SAMPLE = 64  # images of an array that are looked at here, evenly spread; where they are used, all of them are
 TRIED = 4  # images that the model is run on, where it takes any number
 
 
@@ -27,23 +26,31 @@ def own_mistakes(params, root):
     data, fetched = f"data/{params['dataset']}", params["dataset"] in params["fetch_data"]
     if not own and fetched:
         return
-    arrays, mistakes = _arrays(root, data, fetched=fetched)
+    plans = searches(params)
+    arrays, mistakes = check_arrays(root, data, fetched=fetched)
     yield from mistakes
     if params["train"] and not fetched:
-        yield from _training_labels(root, data, arrays)
-    elif params["tune"] and not fetched:
-        yield from _validation_labels(root, data, arrays)
+        yield from training_labels(root, data, arrays)
+    elif plans and not fetched:
+        yield from validation_labels(root, data, arrays)
     for name in own:
         where = f"models/{name}/onnx/fp32.onnx"
         if (root / where).is_file():
-            yield from model_mistakes(root / where, where, name, params["models"][name], arrays, data)
+            plan = plans.get(name)
+            yield from model_mistakes(root / where, where, name, params["models"][name], arrays, data, plan=plan)
+
+
+def searches(params):
+    """Return the section `tune`; nothing if that is not a mapping of mappings, which the parameter check says."""
+    plans = params.get("tune")
+    return plans if isinstance(plans, dict) and all(isinstance(plan, dict) for plan in plans.values()) else {}
 
 
 def untracked(params, root):
     """Yield the files of the user's own, relative to `root`, that DVC does not follow: an experiment would lack them."""
     files = [f"models/{name}/onnx/fp32.onnx" for name in params["models"] if name not in params["train"]]
     if files and params["dataset"] not in params["fetch_data"]:
-        arrays = ["train-images", "test-images", "test-labels", *(["train-labels"] if params["tune"] else [])]
+        arrays = ["train-images", "test-images", "test-labels"] + ["train-labels"] * bool(searches(params))
         files += [f"data/{params['dataset']}/{array}.npy" for array in arrays]
     for file in files:
         if (root / file).is_file() and not is_tracked(root, file):
@@ -56,69 +63,11 @@ def is_tracked(root, file):
     return any((root / f"{part}.dvc").is_file() for part in (path, *path.parents) if part != Path())
 
 
-def _arrays(root, data, *, fetched):
-    """Return ({array: memory map}, mistakes) of what is there; what a stage will fetch may be missing."""
-    found, mistakes = {}, []
-    for part in ("train", "test"):
-        path = f"{data}/{part}-images.npy"
-        if not (root / path).is_file():
-            continue  # the parameter check names it
-        try:
-            images = found[part] = load_images(root / path)
-            chosen = np.unique(np.linspace(0, len(images) - 1, SAMPLE).astype(int))
-            check_finite(images[chosen], path, chosen)
-        except UserError as error:
-            mistakes.append(_plain(error, root))
-    if len(found) == 2 and found["train"].shape[1:] != found["test"].shape[1:]:
-        mistakes.append(
-            f"{data}/train-images.npy has images {found['train'].shape[1:]} and {data}/test-images.npy {found['test'].shape[1:]}: make both as the model takes them"
-        )
-    path = f"{data}/test-labels.npy"
-    if not (root / path).is_file() and not (root / f"{path}.dvc").is_file() and not fetched:
-        command = f"python -c \"import numpy; numpy.save({path!r}, numpy.empty(0, 'int64'))\""
-        mistakes.append(f"{missing(path)}; if there are no labels, `{command}` says so")
-    elif (root / path).is_file() and "test" in found:
-        try:
-            found["labels"] = labels_or_none(root / path, len(found["test"]))
-        except UserError as error:
-            mistakes.append(_plain(error, root))
-    return found, mistakes
+def model_mistakes(path, where, name, settings, arrays, data, *, plan=None):
+    """Yield what is wrong with one model file, by itself and against the arrays; it is run if nothing else is wrong.
 
-
-def _training_labels(root, data, arrays):
-    """Yield what training lacks: it learns from labels, and draws its curve with those of the test images."""
-    path = f"{data}/train-labels.npy"
-    if "train" in arrays and not (root / path).is_file():
-        yield missing(path)
-    elif "train" in arrays:
-        try:
-            load_labels(root / path, len(arrays["train"]))
-        except UserError as error:
-            yield _plain(error, root)
-    if arrays.get("labels", ()) is None:
-        yield f"{data}/test-labels.npy is empty, and `train` draws its curve with them: put them there, or take the models out of `train`"
-
-
-def _validation_labels(root, data, arrays):
-    """Yield what `tune` lacks: it judges by images of the training set, with their labels if they are known."""
-    path = f"{data}/train-labels.npy"
-    if not (root / path).is_file() and not (root / f"{path}.dvc").is_file():
-        command = f"python -c \"import numpy; numpy.save({path!r}, numpy.empty(0, 'int64'))\""
-        yield f"{missing(path)}, since `tune` judges by training images; if there are no labels, `{command}` says so"
-    elif "train" in arrays and (root / path).is_file():
-        try:
-            labels_or_none(root / path, len(arrays["train"]))
-        except UserError as error:
-            yield _plain(error, root)
-
-
-def _plain(error, root):
-    """Return a UserError's sentence as one of a list: without the full stop, paths relative to `root`."""
-    return str(error).removesuffix(".").replace(f"{root}/", "")
-
-
-def model_mistakes(path, where, name, settings, arrays, data):
-    """Yield what is wrong with one model file, by itself and against the arrays; it is run if nothing else is wrong."""
+    `settings`, `plan`: what params.yaml has of it under `models` and, if anything, under `tune`.
+    """
     import onnx  # noqa: PLC0415 -- 0.4 s that a pipeline without a model of the user's own need not pay
 
     from stages.common.preflight_graph import fixed_shape, graph_mistakes, real_inputs, weight_mistakes  # noqa: PLC0415
@@ -134,16 +83,18 @@ def model_mistakes(path, where, name, settings, arrays, data):
     inputs = real_inputs(model.graph)
     shape = fixed_shape(inputs[0]) if len(inputs) == 1 else None
     if shape:
-        found += batch_mistakes(shape[0], where, name, settings)
+        found += batch_mistakes(shape[0], where, name, settings, plan or {})
         found += shape_mistakes(shape, where, name, scaling, arrays, data)
     if not found and "test" in arrays:
         found += run_mistakes(path, where, output, shape, scaling, arrays, data)
     yield from found
 
 
-def batch_mistakes(fixed, where, name, settings):
-    """Yield whether the benchmark asks for batches that the file does not take."""
-    batches = settings["benchmark"]["batches"]
+def batch_mistakes(fixed, where, name, settings, plan):
+    """Yield whether the benchmark, or the search for a recipe, asks for batches that the file does not take."""
+    batches, timed = settings["benchmark"]["batches"], plan.get("batch", fixed)
+    if fixed and timed != fixed:
+        yield f"`tune.{name}.batch` is {timed}, and {where} takes batches of {fixed} only: write {fixed}, or export it with a free batch"
     if fixed and batches != [fixed]:
         yield f"`models.{name}.benchmark.batches` is {batches}, and {where} takes batches of {fixed} only: write [{fixed}], or export it with a free batch"
 
@@ -154,18 +105,21 @@ def shape_mistakes(shape, where, name, scaling, arrays, data):
         if part not in arrays:
             continue
         path = f"{data}/{part}-images.npy"
+        stored, wanted, problem = arrays[part].shape[1:], shape[1:], ""
         try:
             got = to_input(arrays[part][:1], **scaling).shape[1:]
         except UserError as error:
-            yield f"{path} and `models.{name}.input` do not fit: {str(error).removesuffix('.')}"
-            continue
-        wanted = shape[1:]
-        if _fits(got, wanted):
+            got, problem = stored, str(error).removesuffix(".")
+        if _fits(got, wanted) and not problem:
             continue
         text = f"{where} takes images ({', '.join('any' if size is None else str(size) for size in wanted)})"
-        stored = arrays[part].shape[1:]
         scaled = "" if stored == got else f", {got} after `models.{name}.input`"
-        yield f"{path} has images {stored}{scaled}, and {text}: {_how_to_fit(path, got, wanted, name)}"
+        fix = _how_to_fit(path, got, wanted, name)
+        if fix or not problem:
+            fix = fix or "store them as the model takes them, or look at `channels` and `repeat`"
+            yield f"{path} has images {stored}{scaled}, and {text}: {fix}"
+        else:
+            yield f"{path} and `models.{name}.input` do not fit: {problem}"
 
 
 def _fits(got, wanted):
@@ -173,16 +127,18 @@ def _fits(got, wanted):
 
 
 def _how_to_fit(path, got, wanted, name):
+    """Return how to move the channels, in words with the command, if that is all that is wrong."""
     last_to_first, first_to_last = (got[-1], *got[:-1]), (*got[1:], got[0])
     if _fits(last_to_first, wanted):
         return f"its channels are last and the model's first, `{_moved(path, -1, 1)}` moves them"
     if _fits(first_to_last, wanted):
         return f"its channels are first and the model's last, `{_moved(path, 1, -1)}` moves them; then write `channels_last: true` under `models.{name}.input`"
-    return "store them as the model takes them, or look at `channels` and `repeat`"
+    return ""
 
 
 def _moved(path, source, target):
-    return f'python -c "import numpy; a = numpy.load({path!r}); numpy.save({path!r}, numpy.moveaxis(a, {source}, {target}).copy())"'
+    moved = f"numpy.moveaxis(numpy.load({path!r}), {source}, {target}).copy()"
+    return replace_command(path, "import numpy", f"numpy.save(open({{new!r}}, 'wb'), {moved})")
 
 
 def _raised_otherwise(path, where, output, batch, values):

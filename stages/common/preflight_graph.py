@@ -4,12 +4,14 @@ Every function yields sentences: what was expected, what is there, what to do. `
 """
 
 import difflib
+import os
 from pathlib import Path
 
 import numpy as np
 from onnx import AttributeProto, TensorProto, external_data_helper, numpy_helper
 
 from stages.common.model_file import LEAST_OPSET, opset_of, real_inputs, with_least_opset
+from stages.common.preflight_arrays import replace_command
 
 OLDEST_OPSET = 7  # that onnxruntime runs
 FLOATS = (TensorProto.FLOAT16, TensorProto.BFLOAT16, TensorProto.DOUBLE)
@@ -25,6 +27,7 @@ def graph_mistakes(model, path, where, *, dtype, output):
     """
     yield from _external_data(model, path, where)
     yield from _made_by_others(model, where)
+    yield from _in_training(model, where)
     yield from _types(model, where)
     yield from _input(model, where, dtype)
     yield from _output(model, where, output)
@@ -52,7 +55,7 @@ def weight_mistakes(model, where):
 
 def one_file_command(where):
     """Return the command that puts a model's external data into its own file."""
-    return f'python -c "import onnx; onnx.save(onnx.load({where!r}), {where!r})"'
+    return replace_command(where, "import onnx", f"onnx.save(onnx.load({where!r}), {{new!r}})")
 
 
 def _external_data(model, path, where):
@@ -61,9 +64,9 @@ def _external_data(model, path, where):
         if external_data_helper.uses_external_data(tensor):
             location = external_data_helper.ExternalDataInfo(tensor).location
             files.setdefault(location, tensor.name)
-    folder = Path(path).resolve().parent
+    folder = Path(path).parent.resolve()  # not the file's own, which may be a link into DVC's cache
     for location, tensor in files.items():
-        file = (folder / location).resolve()
+        file = Path(os.path.normpath(folder / location))
         if not file.is_relative_to(folder):
             yield f"{where} keeps weights ({tensor!r}) in {location}, outside of its folder: export it anew, as one file"
         elif not file.is_file():
@@ -89,6 +92,27 @@ def _made_by_others(model, where):
     fused = [node for node in model.graph.node if node.domain.startswith("com.microsoft") and node not in quantized]
     if fused:
         yield f"{where} is already optimized by onnxruntime ({_first(fused)} of {fused[0].domain}), which a quantizer cannot read: put the model there as it was exported"
+
+
+def _in_training(model, where):
+    """Yield whether the model draws at random or looks at its batch, as in training: it has no scores of its own then."""
+    true = {name for name, tensor in weights_of(model.graph) if _is_true(tensor)}
+    left = [
+        node
+        for node in model.graph.node
+        if (node.op_type == "Dropout" and node.input[2:3] and node.input[2] in true)
+        or (
+            node.op_type == "BatchNormalization"
+            and any(part.name == "training_mode" and part.i for part in node.attribute)
+        )
+    ]
+    if left:
+        yield f"{where} was exported in training mode ({_first(left)}): export it in evaluation mode, after `model.eval()` in PyTorch"
+
+
+def _is_true(tensor):
+    """Return whether a TensorProto is the one truth value "true"."""
+    return tensor.data_type == TensorProto.BOOL and not tensor.dims and bool(numpy_helper.to_array(tensor))
 
 
 def _first(nodes):
@@ -143,7 +167,7 @@ def _output(model, where, output):
         inputs = [value.name for value in real_inputs(model.graph)]
         yield (
             f"{where} ends in ArgMax, so that its output {name!r} is a class and not a score for each: cut it off with "
-            f'`python -c "import onnx.utils; onnx.utils.extract_model({where!r}, {where!r}, {inputs}, [{before!r}])"`'
+            f"`{replace_command(where, 'import onnx.utils', f'onnx.utils.extract_model({where!r}, {{new!r}}, {inputs}, [{before!r}])')}`"
         )
     elif values[name].type.tensor_type.elem_type not in (TensorProto.FLOAT, TensorProto.UNDEFINED):
         kind = TensorProto.DataType.Name(values[name].type.tensor_type.elem_type).lower().replace("double", "float64")
@@ -173,7 +197,10 @@ def _opset(model, where):
 
 
 def fixed_shape(value):
-    """Return an input's axes from a ValueInfoProto: a number where the file fixes one, else None; None if not known."""
+    """Return an input's axes from a ValueInfoProto: a number where the file fixes one, else None; None if not known.
+
+    Some exporters write -1 for a free axis.
+    """
     if not value.type.tensor_type.HasField("shape"):
         return None
-    return [axis.dim_value if axis.HasField("dim_value") else None for axis in value.type.tensor_type.shape.dim]
+    return [axis.dim_value if axis.dim_value > 0 else None for axis in value.type.tensor_type.shape.dim]

@@ -6,7 +6,6 @@ calls are timed in the same rounds without the profiler, so that what the profil
 """
 
 import json
-import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from tqdm import tqdm
 
 from stages.common.runtime import open_session
 from stages.common.timing import time_calls
+from stages.common.trace_order import places_in_trace
 
 KERNEL_ENDING = "_kernel_time"
 MOST_CALLS = 50  # of a session at a batch size; 50 calls of 100 nodes are 4 MB of trace
@@ -141,37 +141,26 @@ def profile_session(path, plan, *, threads, folder):
 
 
 def _profile(traces, walls, graph, cost):
-    for calls in traces:
-        _check_order(calls[-1], graph)
-    times = [np.maximum(np.stack([call.microseconds for call in calls[WARMUP_CALLS:]]) - cost, 0) for calls in traces]
+    orders = [_order(calls[-1], graph) for calls in traces]  # of the graph's nodes in each session's calls
+    times = [
+        np.maximum(np.stack([call.microseconds[order] for call in calls[WARMUP_CALLS:]]) - cost, 0)
+        for calls, order in zip(traces, orders, strict=True)
+    ]
     return Profile(
         nodes=np.stack([midmean(calls) for calls in times]),
         sums=np.array([np.median(calls.sum(axis=1)) for calls in times]),
         wall=np.array([np.median(calls) for calls in walls]),
         least_sum=float(min(calls.sum(axis=1).min() for calls in times)),
         least_wall=float(min(calls.min() for calls in walls)),
-        input_types=traces[0][-1].input_types,
+        input_types=[traces[0][-1].input_types[place] for place in orders[0]],
         activation_bytes=max(calls[0].activation_bytes for calls in traces),
         calls=sum(map(len, times)),
     )
 
 
-def _check_order(call, graph):
-    """Raise RuntimeError if a session ran other nodes, or in another order, than the graph that they are mapped by.
-
-    The numbers that onnxruntime hangs on to make names unique (`_token_7`) are given anew in every session.
-    """
-    ran = [(op_type, _stem(name)) for op_type, name in zip(call.op_types, call.names, strict=True)]
-    saved = [(node.op_type, _stem(node.name)) for node in graph.graph.node]
-    same = len(ran) == len(saved) and all(
-        one[0] == other[0] and other[1] in (one[1], "") for one, other in zip(ran, saved, strict=True)
-    )
-    if not same:
-        raise RuntimeError(f"the trace has nodes {ran}, the optimized graph {saved}")
-
-
-def _stem(name):
-    return re.sub(r"_token_\d+", "", name)
+def _order(call, graph):
+    """Return the places of the graph's nodes in a Call. Raises RuntimeError if it is a call of another graph."""
+    return places_in_trace(list(zip(call.op_types, call.names, strict=True)), graph.graph)
 
 
 def midmean(times):

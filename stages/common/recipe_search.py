@@ -317,14 +317,10 @@ class Accuracy:
             except UserError as error:  # logits that are not finite
                 point.drop(FAILED, f"does not work: {error}")
                 return False
-        low = 100 * point.judged["change_low"]
+        low, change = (100 * point.judged[key] for key in ("change_low", "accuracy_change"))
         if low >= -100 * self.max_drop:
             return True
-        if "accuracy_change" in point.judged:
-            seen = f"accuracy {100 * point.judged['accuracy_change']:+.2f} points"
-        else:
-            seen = f"{point.judged['changed']} of {point.judged['images']:,} predictions changed"
-        point.drop(INACCURATE, f"{seen}, and it could be {low:+.2f} points")
+        point.drop(INACCURATE, f"accuracy {change:+.2f} points, and it could be {low:+.2f}")
         return False
 
 

@@ -31,16 +31,16 @@ def calibrate(preprocessed_path, images_path, indices, scaling, *, batch_size, m
 
 
 def fixed_batch(preprocessed_path):
-    """Return the batch size that a preprocessed file fixes, or 0 if it takes any."""
+    """Return the batch size that a preprocessed file fixes, or 0 if it takes any (PaddlePaddle writes -1)."""
     [value] = onnx.load(preprocessed_path).graph.input
-    return value.type.tensor_type.shape.dim[0].dim_value
+    return max(0, value.type.tensor_type.shape.dim[0].dim_value)
 
 
 def check_recipe(preprocessed_path, recipe):
-    """Raise UserError, before any calibration, if the recipe names a node that the file does not have, or cannot swap."""
+    """Raise UserError, before any calibration, if the recipe names nodes that the file does not have, or not so."""
     model = onnx.load(preprocessed_path)
     check_excluded_nodes(model, recipe)
-    swap_pools(model, recipe.get("swap_relu_maxpool", []))
+    swap_pools(model, recipe.get("swap_relu_maxpool", ()))
 
 
 def quantize(preprocessed_path, variant_path, ranges, *, swap_relu_maxpool=(), **recipe):

@@ -23,8 +23,7 @@ def make_variant(recipe, shared, preprocessed_path, images_path, scaling, varian
     with whole_file(variant_path) as temporary:
         quantized, total = quantize(preprocessed_path, temporary, ranges, **recipe)
         size = temporary.stat().st_size
-    layers = {"quantized": quantized, "all": total}
-    write_text(ranges_path, ranges_json(ranges, indices, draw | how, layers))
+    write_text(ranges_path, ranges_json(ranges, indices, draw | how, {"quantized": quantized, "all": total}))
     return f"{quantized} of {total} layers quantized, {how['method']} on {len(indices)} images, {size:,} bytes"
 
 

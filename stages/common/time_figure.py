@@ -14,17 +14,17 @@ LAYER_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#56B4E9", "#CC79A7
 OTHER_LAYERS, CONVERSION, NO_KERNEL = "#999999", "#F0E442", "#FFFFFF"
 CONVERSIONS = ("quantize", "dequantize", "layout")
 CUT = 3.5  # times the baseline's call
+MILLISECONDS_FROM = 10_000  # microseconds of the baseline's call
 
 
 def draw_times(path, *, model, batch, profiles):
-    """Draw the median microseconds by layer as one stacked bar a variant; `profiles`: {variant: LayerTimes}."""
-    pieces = {variant: _pieces(times) for variant, times in profiles.items()}
+    """Draw the median time by layer as one stacked bar a variant; `profiles`: {variant: LayerTimes}, in microseconds."""
+    long = _total(_pieces(profiles["fp32"], 1)) >= MILLISECONDS_FROM
+    divisor, unit, digits = (1000, "ms", 1) if long else (1, "us", 0)
+    pieces = {variant: _pieces(times, divisor) for variant, times in profiles.items()}
     layers = list(dict.fromkeys(layer for found in pieces.values() for layer in found["layers"]))
     coloured = _most_telling(layers, pieces)
-    totals = {
-        variant: sum(found["layers"].values()) + found["conversions"] + found["rest"]
-        for variant, found in pieces.items()
-    }
+    totals = {variant: _total(found) for variant, found in pieces.items()}
     limit = CUT * totals["fp32"]
     figure = Figure(figsize=(11, 1.9 + 0.45 * len(pieces)), layout="constrained")
     axes = figure.subplots()
@@ -33,7 +33,7 @@ def draw_times(path, *, model, batch, profiles):
         for width, style in _in_order(found, layers, coloured):
             axes.barh(place, width, left=left, height=0.7, edgecolor="black", linewidth=0.5, **style)
             left += width
-        words = f"{totals[variant]:,.0f} us{_difference(found, pieces['fp32'])}"
+        words = f"{totals[variant]:,.{digits}f} {unit}{_difference(found, pieces['fp32'], digits)}"
         if left > limit:
             axes.text(limit, place, f"cut: {words} ", va="center", ha="right", fontsize=9, backgroundcolor="white")
         else:
@@ -41,7 +41,7 @@ def draw_times(path, *, model, batch, profiles):
     axes.set_xlim(0, min(limit, 1.5 * max(totals.values())))
     axes.set_yticks(range(len(pieces)), list(pieces))
     axes.invert_yaxis()
-    axes.set_xlabel("microseconds of a call by layer, medians over the rounds")
+    axes.set_xlabel(f"{unit} of a call by layer, medians over the rounds")
     axes.set_title(
         f"{model}, batch {batch}: where the time of a call goes, and the layer that changes most", loc="left"
     )
@@ -50,18 +50,25 @@ def draw_times(path, *, model, batch, profiles):
     figure.savefig(path, dpi=120, format="png", metadata={"Software": None})
 
 
-def _difference(found, baseline):
+def _difference(found, baseline, digits):
     """Return the layer that differs most from the baseline, and by how much, in brackets; nothing for the baseline."""
     differences = {layer: found["layers"].get(layer, 0) - time for layer, time in baseline["layers"].items()}
     layer = max(differences, key=lambda name: abs(differences[name]), default=None)
-    return f" ({layer} {differences[layer]:+,.0f})" if layer and differences[layer] else ""
+    return f" ({layer} {differences[layer]:+,.{digits}f})" if layer and differences[layer] else ""
 
 
-def _pieces(times):
-    layers = {layer: float(np.median(value)) for (layer, kind), value in times.times.items() if kind == "layer"}
-    conversions = sum(float(np.median(times.total(kind))) for kind in CONVERSIONS)
-    rest = max(0.0, float(np.median(times.total("other") + times.no_kernel)))
+def _pieces(times, divisor):
+    def median(values):
+        return float(np.median(values)) / divisor
+
+    layers = {layer: median(value) for (layer, kind), value in times.times.items() if kind == "layer"}
+    conversions = sum(median(times.total(kind)) for kind in CONVERSIONS)
+    rest = max(0.0, median(times.total("other") + times.no_kernel))
     return {"layers": layers, "conversions": conversions, "rest": rest}
+
+
+def _total(found):
+    return sum(found["layers"].values()) + found["conversions"] + found["rest"]
 
 
 def _most_telling(layers, pieces):

@@ -44,7 +44,7 @@ def searched(metrics):
     points = metrics["points"]
     parts = {
         "behind": "were behind",
-        "inaccurate": f"may lose more than {metrics['max_drop']:g} points of accuracy",
+        "inaccurate": f"may lose more than {metrics['max_drop']:g} points of {'accuracy' if metrics['labelled'] else 'agreement'}",
         "same_file": "gave the same file as another",
         "failed": "do not work",
         "not_reached": "were not reached in the time",
@@ -61,7 +61,9 @@ def found(metrics):
         return "None of them is better for certain and keeps the accuracy: `tuned` is a copy of fp32."
     speed = "{speedup:.2f}x as fast as fp32 ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics)
     judged = metrics["validation"]
-    accuracy = f"on {judged['images']:,} validation images {kept_accuracy(judged)}"
+    change, low, high = (100 * judged[key] for key in ("accuracy_change", "change_low", "change_high"))
+    what = "accuracy" if metrics["labelled"] else "agreement with fp32"
+    accuracy = f"on {judged['images']:,} validation images its {what} changes by {change:+.2f} points ({low:+.2f} to {high:+.2f})"
     if "over_hand_written" not in metrics:
         return f"`tuned` is `{metrics['chosen']}`, {speed}, which nothing else beats for certain; {accuracy}."
     over = "{speedup:.2f}x ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics["over_hand_written"])
@@ -69,14 +71,6 @@ def found(metrics):
     return (
         f"`tuned` is {speed} and {over} as fast as the best recipe written by hand, `{hand['name']}`{kept}; {accuracy}."
     )
-
-
-def kept_accuracy(judged):
-    """Return what the validation images say of the accuracy; without labels only how many predictions changed is known."""
-    if "accuracy_change" not in judged:
-        return f"{judged['changed']} predictions change, so that accuracy loses {-100 * judged['change_low']:.2f} points at most"
-    change, low, high = (100 * judged[key] for key in ("accuracy_change", "change_low", "change_high"))
-    return f"its accuracy changes by {change:+.2f} points ({low:+.2f} to {high:+.2f})"
 
 
 def saved(table, metrics):

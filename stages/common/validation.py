@@ -7,7 +7,6 @@ import numpy as np
 from stages.common.images import labels_or_none, load_images
 from stages.common.paired import compare
 from stages.common.runtime import predict_images
-from stages.common.statistics import wilson_interval
 from stages.common.workspace import UserError
 
 
@@ -24,7 +23,8 @@ def draw_validation(*, seed, images, available, taken):
 class Validation:
     """A validation split in a file of its own, fp32's predictions of it, and the paired comparison with these.
 
-    `settings`: batch_size and threads of predictions, and the output that is judged.
+    `settings`: batch_size, threads and output of `predict_images`. Without labels what fp32 predicts stands for them, so
+    that the change of accuracy is the loss of agreement; `labelled` tells.
     """
 
     def __init__(self, folder, images_path, labels_path, indices, fp32_path, scaling, **settings):
@@ -32,20 +32,14 @@ class Validation:
         self.settings = settings
         stored = load_images(images_path)
         np.save(self.path, stored[indices])
-        labels = labels_or_none(labels_path, len(stored))
-        self.labels = None if labels is None else labels[indices]
         self.baseline = self._predict(fp32_path)
+        labels = labels_or_none(labels_path, len(stored))
+        self.labelled = labels is not None
+        self.labels = labels[indices] if self.labelled else self.baseline.argmax(1)
 
     def _predict(self, path):
         return predict_images(path, self.path, self.scaling, images=self.count, **self.settings)
 
     def compare_file(self, path):
-        """Return the paired comparison of a file's predictions with fp32's (see paired.compare).
-
-        Without labels `change_low` is what is known of the accuracy all the same: it changes by no more than the share of
-        predictions that change, whose Wilson interval's upper end it is.
-        """
-        found = compare(self._predict(path), self.baseline, self.labels)
-        if self.labels is None:
-            found["change_low"] = wilson_interval(found["images"] - found["changed"], found["images"])[0] - 1
-        return found
+        """Return the paired comparison of a file's predictions with fp32's (see paired.compare)."""
+        return compare(self._predict(path), self.baseline, self.labels)
