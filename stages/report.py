@@ -16,7 +16,7 @@ from stages.common import explanations, tables
 from stages.common.cpu import saturating, saturation_sentence
 from stages.common.results import call_spread, is_labelled, load_results
 from stages.common.tables import Cell
-from stages.common.tuning import tuning_section
+from stages.common.tuning import chosen_recipe, tuning_section
 from stages.common.verdict import sentence
 from stages.common.workspace import read_metrics, read_params, run_main, write_text
 
@@ -154,11 +154,18 @@ def render(template, context):
     return environment.get_template(template).render(context)
 
 
+def tuned_recipe(tuned, isa):
+    """Return {"tuned": a recipe that `tune` found for one of the `tuned` models and that may saturate}, else {}."""
+    found = [chosen_recipe(f"plots/tune/{model}.csv") for model in tuned]
+    return next(({"tuned": recipe} for recipe in found if recipe and saturating(isa, {"tuned": recipe})), {})
+
+
 def main(html_path, markdown_path):
     models, variants = list(read_params("models")), read_params("variants")
     machine = read_metrics("metrics/machine.json")
     isa = machine["cpu"]["isa"]
-    saturated = [name for name in saturating(isa, read_params("calibrate_quantize")) if name in variants]
+    recipes = read_params("calibrate_quantize") | tuned_recipe(read_params("tune"), isa)
+    saturated = [name for name in saturating(isa, recipes) if name in variants]
     explained = {
         "layers_of": read_params("explain.layers_of"),
         "drawn": read_params("sensitivity"),

@@ -90,10 +90,8 @@ class Search:
         self.screening = search.Screening(self.builder, self.fp32_path, self.values, by_size=self.by_size, **timed)
 
         def find_slower(point):
-            files, seconds = (
-                (self.fp32_path, self.space, self.values, self.folder),
-                PROFILE_SHARE * self.plan["seconds"],
-            )
+            files = (self.fp32_path, self.space, self.values, self.folder)
+            seconds = PROFILE_SHARE * self.plan["seconds"]
             return search.slower_in_integers(point, *files, threads=self.threads, seconds=seconds)
 
         search.explore(self.screening, self.space, self.hand_written, find_slower=find_slower)
@@ -182,7 +180,7 @@ def best_by_hand(screening, accuracy, clock):
 
 
 def final_speeds(chosen, hand, medians):
-    """Return {speedup...: against fp32, over_hand_written: {...}} of the chosen point; 1 where it is the same file."""
+    """Return {speedup...: over fp32, rounds, over_hand_written: {speedup...}}; the last only if another was chosen."""
     if chosen is None:
         return {}
     keys = ("speedup", "speedup_low", "speedup_high")

@@ -234,10 +234,11 @@ def test_another_seed_gives_other_ranges_and_another_file(variant, workspace):
     assert before[0] != after[0] and before[1] != after[1]
 
 
-def test_a_stage_that_is_refused_writes_nothing(variant, workspace, monkeypatch):
+@pytest.mark.parametrize("key", ["nodes_to_exclude", "swap_relu_maxpool"])
+def test_a_stage_that_is_refused_writes_nothing(variant, workspace, monkeypatch, key):
     """Nor does it calibrate first, which can take long."""
     monkeypatch.setattr(static_variant, "calibrate", lambda *_, **__: pytest.fail("began to calibrate"))
-    workspace({"calibrate_quantize.static-u8s8.nodes_to_exclude": ["none"]})
+    workspace({f"calibrate_quantize.static-u8s8.{key}": ["none"]})
     with pytest.raises(UserError):
         variant("static-u8s8", "here")
     assert not Path("here").exists() or not list(Path("here").iterdir())

@@ -1,11 +1,13 @@
 """What the report says of the search follows from its files."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from stages.common.tuning import found, recipe_entry, tuning_section
 from stages.plot_tune import front
+from stages.report import tuned_recipe
 
 METRICS = {
     "objective": "latency", "batch": 1, "threads": 1, "max_drop": 0.5, "labelled": 1, "speedup": 1.68, "speedup_low": 1.67, "speedup_high": 1.69,
@@ -55,6 +57,14 @@ def test_the_recipe_of_the_chosen_point_is_an_entry_for_params_yaml(root):
     assert recipe_entry(root / "plots/tune/net.csv", "net") == (
         "tuned-net:\n  quant_format: QDQ\n  nodes_to_exclude:\n  - conv\n"
     )
+
+
+def test_a_tuned_file_that_may_saturate_is_warned_of_as_any_other(root, monkeypatch):
+    monkeypatch.chdir(root)
+    recipe = '"{""weight_type"": ""QInt8""}"'
+    Path("plots/tune/net.csv").write_text(f"point,outcome,recipe\na,behind,{{}}\nb,chosen,{recipe}\n")
+    assert tuned_recipe(["net"], "avx2") == {"tuned": {"weight_type": "QInt8"}}
+    assert tuned_recipe(["net"], "avx512_vnni") == tuned_recipe(["another"], "avx2") == {}
 
 
 def test_a_model_that_was_not_searched_has_no_section(tmp_path):

@@ -11,7 +11,7 @@ from stages.common.runtime import open_session
 from stages.common.timing import time_calls
 
 ROWS, INNER, COLUMNS = 512, 1024, 1024  # large enough that a call is all arithmetic, small enough for the caches
-CALLS = 12
+CALLS = 40
 
 
 def measure_products(folder, *, threads):

@@ -122,8 +122,15 @@ def speed_of_arithmetic(metrics):
     )
 
 
-def recipe_entry(points_path, model):
-    """Return the chosen recipe as YAML for `calibrate_quantize`, from the table of points; None if it is fp32."""
+def chosen_recipe(points_path):
+    """Return the chosen recipe from the table of points; None if it is fp32, or if there was no search."""
+    if not Path(points_path).is_file():
+        return None
     with open(points_path, encoding="utf-8", newline="") as file:
-        chosen = [json.loads(row["recipe"]) for row in csv.DictReader(file) if row["outcome"] == "chosen"]
-    return yaml.safe_dump({f"tuned-{model}": chosen[0]}, sort_keys=False) if chosen else None
+        return next((json.loads(row["recipe"]) for row in csv.DictReader(file) if row["outcome"] == "chosen"), None)
+
+
+def recipe_entry(points_path, model):
+    """Return the chosen recipe as YAML for `calibrate_quantize`; None if it is fp32."""
+    recipe = chosen_recipe(points_path)
+    return yaml.safe_dump({f"tuned-{model}": recipe}, sort_keys=False) if recipe else None

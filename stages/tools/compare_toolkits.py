@@ -18,7 +18,7 @@ import numpy as np
 
 from stages.benchmark import BASELINE, CONTROL, files_to_time, summarize
 from stages.common.calibration import draw_indices
-from stages.common.images import load_images, load_labels, to_input
+from stages.common.images import labels_or_none, load_images, to_input
 from stages.common.paired import compare
 from stages.common.tables import Cell, machine_sentence, markdown
 from stages.common.workspace import UserError, read_metrics, read_params
@@ -51,7 +51,7 @@ def measure_files(model, files, folder, *, seconds):
         "scaling": read_params(f"models.{model}.input"),
         "batches": read_params(f"models.{model}.benchmark.batches"),
         "measure": {**settings, "seconds": seconds},
-        "predict": {**evaluate, "images": read_params(f"models.{model}.evaluate.images")},
+        "predict": {**evaluate, **read_params(f"models.{model}.evaluate")},
     }
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     run_in(ensure_toolkit("openvino"), "stages.tools.time_toolkits", folder / "plan.json", folder)
@@ -64,12 +64,10 @@ def table(files, summary, logits, labels):
     rows = []
     for name, path in files.items():
         judged = compare(logits[name], logits[BASELINE], labels)
-        change = [100 * judged[key] for key in ("accuracy_change", "change_low", "change_high")]
-        against = "" if name == BASELINE else " ({:+.2f}, {:+.2f} to {:+.2f})".format(*change)
         row = {
             "file": Cell(name),
             "size": Cell(f"{size_bytes(path) / 1024:,.0f} KiB"),
-            "accuracy": Cell(f"{judged['accuracy']:.2%}{against}"),
+            "accuracy": Cell(accuracy(name, judged)),
             "changed": Cell("" if name == BASELINE else f"{judged['changed']}"),
         }
         for batch, cell in summary[name].items():
@@ -81,6 +79,14 @@ def table(files, summary, logits, labels):
             row[batch.replace("_", " ")] = Cell(speed, strong=cell.get("speedup_low", 0) > 1)
         rows.append(row)
     return rows
+
+
+def accuracy(name, judged):
+    """Return the accuracy with its change, nothing where there are no labels."""
+    if "accuracy" not in judged:
+        return ""
+    change = [100 * judged[key] for key in ("accuracy_change", "change_low", "change_high")]
+    return f"{judged['accuracy']:.2%}" + ("" if name == BASELINE else " ({:+.2f}, {:+.2f} to {:+.2f})".format(*change))
 
 
 def size_bytes(path):
@@ -112,8 +118,8 @@ def compare_toolkits(model, *, seconds, without):
     with tempfile.TemporaryDirectory() as folder:
         files = own | make_files(model, Path(folder), without)
         summary, logits = measure_files(model, files, Path(folder), seconds=seconds)
-        labels = load_labels(data / "test-labels.npy", len(load_images(data / "test-images.npy")))
-        rows = table(files, summary, logits, labels[: len(logits[BASELINE])])
+        labels = labels_or_none(data / "test-labels.npy", len(load_images(data / "test-images.npy")))
+        rows = table(files, summary, logits, labels if labels is None else labels[: len(logits[BASELINE])])
     return f"{heading(model, without)}\n\n{markdown(rows)}"
 
 

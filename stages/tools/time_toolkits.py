@@ -12,6 +12,7 @@ import numpy as np
 
 from stages.common.images import first_input, input_batches, load_images
 from stages.common.machine_lock import machine_lock
+from stages.common.model_io import as_logits, judged_output, output_names, run
 from stages.common.runtime import open_session
 from stages.common.timing import measure
 
@@ -29,13 +30,16 @@ class OpenVinoSession:
         self.request = self.compiled.create_infer_request()
 
     def get_inputs(self):
-        return [SimpleNamespace(name=self.compiled.input(0).any_name)]
+        [value] = self.compiled.inputs
+        batch = value.partial_shape[0]
+        return [SimpleNamespace(name=value.any_name, shape=[batch.get_length() if batch.is_static else "batch"])]
 
     def get_outputs(self):
-        return [SimpleNamespace(name=self.compiled.output(0).any_name)]
+        return [SimpleNamespace(name=value.any_name) for value in self.compiled.outputs]
 
-    def run(self, _outputs, feed):
-        return [self.request.infer(list(feed.values()), share_inputs=True, share_outputs=True)[0]]
+    def run(self, outputs, feed):
+        found = self.request.infer(list(feed.values()), share_inputs=True, share_outputs=True)
+        return [found[name] for name in outputs]
 
 
 def open_file(path, *, threads):
@@ -43,12 +47,14 @@ def open_file(path, *, threads):
     return (OpenVinoSession if str(path).endswith(".xml") else open_session)(path, threads=threads)
 
 
-def predict(path, images_path, scaling, *, images, batch_size, threads):
-    """Return the logits (images, classes) float32 of the first stored images."""
+def predict(path, images_path, scaling, *, images, batch_size, threads, output=None):
+    """Return the logits (images, classes) float32 of the first stored images, as runtime.predict_images does."""
     session = open_file(path, threads=threads)
-    name, output = session.get_inputs()[0].name, session.get_outputs()[0].name
+    judged = judged_output(output_names(session), output, path)
     batches = input_batches(load_images(images_path), batch_size=batch_size, path=images_path, limit=images, **scaling)
-    return np.concatenate([np.array(session.run([output], {name: batch})[0]) for batch in batches])
+    return np.concatenate(
+        [np.array(as_logits(found)) for batch in batches for [found] in run(session, batch, [judged])]
+    )
 
 
 def main(plan_path, folder):
