@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.common.tuning import found, recipe_entry, tuning_section
+from stages.common.tuning import found, recipe_entry, searched, tuning_section
 from stages.plot_tune import front
 from stages.report import tuned_recipe
 
@@ -16,7 +16,7 @@ METRICS = {
     "points": {"tried": 23, "tied": 1, "behind": 15, "inaccurate": 4, "same_file": 2, "failed": 0, "not_reached": 0},
     "best_hand_written": {"name": "static-u8s8", "accuracy_change": -0.0038, "change_low": -0.0066}, "size_bytes": 406582,
     "validation": {"images": 5000, "accuracy_change": 0.0006, "change_low": -0.0008, "change_high": 0.002, "changed": 9},
-    "seconds": 26.2, "fp32_size_bytes": 1564672,
+    "seconds": 26.2, "load_per_core_before": 0.1, "fp32_size_bytes": 1564672,
 }  # fmt: skip
 POINTS = 'point,origin,outcome,reason,recipe\na,searched,behind,slow,{}\nb,searched,chosen,,"{""quant_format"": ""QDQ"", ""nodes_to_exclude"": [""conv""]}"\n'
 TIMES = """variant,batch,layer,kind,op_types,microseconds,calls
@@ -65,6 +65,13 @@ def test_a_tuned_file_that_may_saturate_is_warned_of_as_any_other(root, monkeypa
     Path("plots/tune/net.csv").write_text(f"point,outcome,recipe\na,behind,{{}}\nb,chosen,{recipe}\n")
     assert tuned_recipe(["net"], "avx2") == {"tuned": {"weight_type": "QInt8"}}
     assert tuned_recipe(["net"], "avx512_vnni") == tuned_recipe(["another"], "avx2") == {}
+
+
+def test_a_search_that_was_disturbed_says_so():
+    assert searched(METRICS).endswith("2 gave the same file as another.")
+    assert searched(METRICS | {"load_per_core_before": 4.2}).endswith(
+        " Other work disturbed it: the load average was 4.20 a core."
+    )
 
 
 def test_a_model_that_was_not_searched_has_no_section(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from stages.common.cpu import BUSY_LOAD_PER_CORE
 from stages.common.operators import runs_in_integers
 from stages.common.workspace import read_metrics
 
@@ -51,7 +52,9 @@ def searched(metrics):
     }
     rest = [f"{points[key]} {words}" for key, words in parts.items() if points[key]]
     goal = GOALS[metrics["objective"]]
-    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {', '.join(rest)}."
+    load = metrics["load_per_core_before"]
+    busy = f" Other work disturbed it: the load average was {load:.2f} a core." if load > BUSY_LOAD_PER_CORE else ""
+    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {', '.join(rest)}.{busy}"
 
 
 def found(metrics):
