@@ -62,7 +62,11 @@ def found(metrics):
     hand = metrics.get("best_hand_written")
     if metrics["chosen"] == FP32:
         return "None of them is better for certain and keeps the accuracy: `tuned` is a copy of fp32."
-    speed = "{speedup:.2f}x as fast as fp32 ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics)
+    smaller = metrics["fp32_size_bytes"] / metrics["size_bytes"]
+    speed = (
+        f"{smaller:.1f}x smaller than fp32, "
+        + "{speedup:.2f}x as fast ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics)
+    )
     judged = metrics["validation"]
     change, low, high = (100 * judged[key] for key in ("accuracy_change", "change_low", "change_high"))
     what = "accuracy" if metrics["labelled"] else "agreement with fp32"
