@@ -16,7 +16,14 @@ import onnx
 import yaml
 
 from stages.common import recipe_search as search
-from stages.common.cpu import EXACT_INT8, best_int8_path, cpu_model_and_flags, usable_cores
+from stages.common.cpu import (
+    BUSY_LOAD_PER_CORE,
+    EXACT_INT8,
+    best_int8_path,
+    cpu_model_and_flags,
+    load_per_core,
+    usable_cores,
+)
 from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
 from stages.common.matrix_products import measure_products, operations_per_image
@@ -57,6 +64,7 @@ class Search:
     def run(self):
         """Search, alone on the machine."""
         with machine_lock(), tempfile.TemporaryDirectory() as folder:
+            self.metrics["load_per_core_before"] = warn_of_other_work()
             self.folder, self.clock = Path(folder), SearchClock(self.plan["seconds"])
             self.screen()
             self.open_validation()
@@ -160,6 +168,16 @@ class Search:
                 self.clock.show(f"accuracy of {point.name}")
                 self.accuracy.holds(point)
             point.drop(TIED, "cannot be told from a simpler one")
+
+
+def warn_of_other_work():
+    """Return the load average a core; say so if other work would make the search see less, and less clearly."""
+    load = load_per_core()
+    if load > BUSY_LOAD_PER_CORE:
+        print(
+            f"warning: the load average is {load:.2f} a core before the search; other work leaves it less time and blurs what it sees"
+        )
+    return round(load, 3)
 
 
 def affordable_images(plan, fp32_seconds, int8_seconds, free):

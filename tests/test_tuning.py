@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.common.tuning import found, recipe_entry, tuning_section
+from stages.common.tuning import found, recipe_entry, searched, tuning_section
 from stages.plot_tune import front
 from stages.report import tuned_recipe
 
@@ -16,7 +16,7 @@ METRICS = {
     "points": {"tried": 23, "tied": 1, "behind": 15, "inaccurate": 4, "same_file": 2, "failed": 0, "not_reached": 0},
     "best_hand_written": {"name": "static-u8s8", "accuracy_change": -0.0038, "change_low": -0.0066}, "size_bytes": 406582,
     "validation": {"images": 5000, "accuracy_change": 0.0006, "change_low": -0.0008, "change_high": 0.002, "changed": 9},
-    "seconds": 26.2, "fp32_size_bytes": 1564672,
+    "seconds": 26.2, "load_per_core_before": 0.1, "fp32_size_bytes": 1564672,
 }  # fmt: skip
 POINTS = 'point,origin,outcome,reason,recipe\na,searched,behind,slow,{}\nb,searched,chosen,,"{""quant_format"": ""QDQ"", ""nodes_to_exclude"": [""conv""]}"\n'
 TIMES = """variant,batch,layer,kind,op_types,microseconds,calls
@@ -46,7 +46,7 @@ def test_the_section_says_what_was_searched_what_won_why_and_what_holds_it_back(
     section = tuning_section(root, "net", 8)
     assert section["sentences"] == [
         "`tune` looked for the fastest recipe at batch 1 and tried 23 in 26 s: 15 were behind, 4 may lose more than 0.5 points of accuracy, 2 gave the same file as another.",
-        "`tuned` is 1.68x as fast as fp32 (1.67 to 1.69) and 1.18x (1.17 to 1.19) as fast as the best recipe written by hand, `static-u8s8`, whose accuracy was not shown to hold; on 5,000 validation images its accuracy changes by +0.06 points (-0.08 to +0.20).",
+        "`tuned` is 3.8x smaller than fp32, 1.68x as fast (1.67 to 1.69) and 1.18x (1.17 to 1.19) as fast as the best recipe written by hand, `static-u8s8`, whose accuracy was not shown to hold; on 5,000 validation images its accuracy changes by +0.06 points (-0.08 to +0.20).",
         "Why it is faster than `static-u8s8`: of 41 us a call, 38 us are saved in conv_1, Conv in place of QLinearConv, with the conversions around it.",
         "Its call at batch 8 is 64 % convolutions and matrix products in integers, 31 % other layers, 3 % conversions between types and layouts, 2 % no kernel.",
         "In billions of operations a second `tuned` reaches 126 at batch 1, fp32 72, a large matrix product 170 in integers and 64 in floating point.",
@@ -65,6 +65,13 @@ def test_a_tuned_file_that_may_saturate_is_warned_of_as_any_other(root, monkeypa
     Path("plots/tune/net.csv").write_text(f"point,outcome,recipe\na,behind,{{}}\nb,chosen,{recipe}\n")
     assert tuned_recipe(["net"], "avx2") == {"tuned": {"weight_type": "QInt8"}}
     assert tuned_recipe(["net"], "avx512_vnni") == tuned_recipe(["another"], "avx2") == {}
+
+
+def test_a_search_that_was_disturbed_says_so():
+    assert searched(METRICS).endswith("2 gave the same file as another.")
+    assert searched(METRICS | {"load_per_core_before": 4.2}).endswith(
+        " Other work disturbed it: the load average was 4.20 a core."
+    )
 
 
 def test_a_model_that_was_not_searched_has_no_section(tmp_path):
@@ -89,7 +96,7 @@ def test_a_copy_of_fp32_is_said_to_be_one(root):
 def test_a_recipe_by_hand_that_nothing_beats_is_named():
     metrics = {key: METRICS[key] for key in METRICS if key != "over_hand_written"} | {"chosen": "static-u8s8"}
     assert found(metrics).startswith(
-        "`tuned` is `static-u8s8`, 1.68x as fast as fp32 (1.67 to 1.69), which nothing else beats for certain;"
+        "`tuned` is `static-u8s8`, 3.8x smaller than fp32, 1.68x as fast (1.67 to 1.69), which nothing else beats for certain;"
     )
 
 

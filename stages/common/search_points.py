@@ -7,6 +7,7 @@ from pathlib import Path
 
 from stages.common.calibration import draw_indices
 from stages.common.calibration_settings import calibration_settings
+from stages.common.image_ranges import minmax_of_sets
 from stages.common.static_quantization import calibrate, quantize
 
 SEARCHED, HAND_WRITTEN = "searched", "hand-written"
@@ -89,10 +90,16 @@ class Builder:
         key = json.dumps(own, sort_keys=True)
         if key not in self._ranges:
             _, how = calibration_settings(self.shared, own)
-            self._ranges[key] = calibrate(
-                self.preprocessed_path, self.images_path, self.indices(recipe), self.scaling, **how
-            )
+            self._ranges[key] = self._calibrate(self.indices(recipe), how)
         return self._ranges[key]
+
+    def _calibrate(self, indices, how):
+        """Return what `calibrate` finds; where the way allows it on all cores, since calibrating is not timed."""
+        files = (self.preprocessed_path, self.images_path)
+        if how["method"] == "MinMax" and not how["moving_average"]:
+            settings = {"batch_size": how["batch_size"], "symmetric": how["symmetric"]}
+            return minmax_of_sets(*files, [indices], self.scaling, **settings)[0]
+        return calibrate(*files, indices, self.scaling, **how)
 
     def build(self, point):
         """Make a point's file; return the earlier point that has the same bytes, if there is one."""

@@ -7,6 +7,7 @@ from pathlib import Path
 import pandas as pd
 import yaml
 
+from stages.common.cpu import BUSY_LOAD_PER_CORE
 from stages.common.operators import runs_in_integers
 from stages.common.workspace import read_metrics
 
@@ -51,7 +52,9 @@ def searched(metrics):
     }
     rest = [f"{points[key]} {words}" for key, words in parts.items() if points[key]]
     goal = GOALS[metrics["objective"]]
-    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {', '.join(rest)}."
+    load = metrics["load_per_core_before"]
+    busy = f" Other work disturbed it: the load average was {load:.2f} a core." if load > BUSY_LOAD_PER_CORE else ""
+    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {', '.join(rest)}.{busy}"
 
 
 def found(metrics):
@@ -59,7 +62,11 @@ def found(metrics):
     hand = metrics.get("best_hand_written")
     if metrics["chosen"] == FP32:
         return "None of them is better for certain and keeps the accuracy: `tuned` is a copy of fp32."
-    speed = "{speedup:.2f}x as fast as fp32 ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics)
+    smaller = metrics["fp32_size_bytes"] / metrics["size_bytes"]
+    speed = (
+        f"{smaller:.1f}x smaller than fp32, "
+        + "{speedup:.2f}x as fast ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics)
+    )
     judged = metrics["validation"]
     change, low, high = (100 * judged[key] for key in ("accuracy_change", "change_low", "change_high"))
     what = "accuracy" if metrics["labelled"] else "agreement with fp32"
