@@ -7,9 +7,9 @@ import onnx
 import pytest
 from small_models import Network, images_for, make_variants, save_plain, save_residual
 
-from stages.common.causes import LayerTimes, describe, find_causes, median_interval
-from stages.common.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
-from stages.common.profile import Profile, measure_profiles
+from stages.common.explanation.causes import LayerTimes, describe, find_causes, median_interval
+from stages.common.profiling.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
+from stages.common.profiling.profile import Profile, measure_profiles
 from stages.common.quantization import float_layers
 
 ROUNDS = 11

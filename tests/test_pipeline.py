@@ -18,7 +18,7 @@ import onnx
 import pytest
 import yaml
 
-from stages.common.runtimes import is_installed, runtime_folder
+from stages.common.session.runtimes import is_installed, runtime_folder
 from stages.common.workspace import load_params
 from stages.machine import ensure_runtime
 

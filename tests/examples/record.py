@@ -14,9 +14,9 @@ import onnx
 
 from stages.common.model_file import opset_of
 from stages.common.quantization import float_layers
-from stages.common.results import load_results
-from stages.common.tables import Cell, machine_sentence, markdown, summary_rows
-from stages.common.verdict import sentence
+from stages.common.reporting.results import load_results
+from stages.common.reporting.tables import Cell, machine_sentence, markdown, summary_rows
+from stages.common.reporting.verdict import sentence
 from stages.common.workspace import read_metrics, read_params, write_text
 from stages.tools.update_readme import with_results
 
