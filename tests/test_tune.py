@@ -252,6 +252,12 @@ def test_of_those_that_tie_the_smaller_and_then_the_simpler_is_tried_first_and_t
     assert search.by_simplicity([big, elaborate, slow, simple]) == [simple, elaborate, big, slow]
 
 
+def test_of_two_formats_that_tie_qdq_is_the_simpler():
+    qdq, older = point("a", quant_format="QDQ"), point("b", quant_format="QOperator")
+    qdq.raced, older.raced = (0.505, 0.49, 0.52), (0.500, 0.49, 0.51)
+    assert search.by_simplicity([older, qdq]) == [qdq, older]
+
+
 def test_a_race_finds_the_fastest_and_says_how_far_behind_the_others_were(monkeypatch):
     milliseconds = {"fp32": 1.0, "a": 0.5, "b": 0.6, "c": 0.7, "d": 0.505}
     points, heats = [point(name) for name in "cbad"], []
