@@ -167,7 +167,7 @@ class Search:
             if came_close and self.clock.left(FOR_THE_READER_UNTIL) > 0:
                 self.clock.show(f"accuracy of {point.name}")
                 self.accuracy.holds(point)
-            point.drop(TIED, "cannot be told from a simpler one")
+            point.drop(TIED, "about as fast as a smaller or simpler one")
 
 
 def warn_of_other_work():

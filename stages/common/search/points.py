@@ -52,7 +52,8 @@ class Point:
     def complexity(self):
         """Return how much there is in the recipe to explain: of two equal ones the simpler is better."""
         own = {key: value for key, value in self.recipe.items() if key != "calibrate"}
-        return sum(len(value) if isinstance(value, list | dict) else 1 for value in own.values())
+        parts = sum(len(value) if isinstance(value, list | dict) else 1 for value in own.values())
+        return parts + (own.get("quant_format") == "QOperator")  # the older format, which other tools read less well
 
     def row(self):
         """Return the point as a row of COLUMNS."""

@@ -36,7 +36,7 @@ FEWEST_CALLS, MOST_CALLS = 4, 200
 PROFILE_ROUNDS = 3
 FIELD, CLOSE = 8, 1.25  # how many are raced at most, and how much slower than the best in the screening
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 20
-TIE = 1.02  # of the best's time: nearer than this, and within the noise, the simpler recipe is tried first
+TIE = 1.02  # of the best's time: for what is nearer a smaller file, or a simpler recipe, is worth more
 
 
 class Screening:
@@ -211,7 +211,8 @@ def field_of(screening):
 def race(field, fp32_path, values, *, clock, threads):
     """Time a field of points in interleaved rounds, and drop what is slower for certain, until one or a tie is left.
 
-    Fills in `raced`. Half of the field goes after every heat at the latest; rounds of all heats count for who is left.
+    Fills in `raced`. Half of the field goes after every heat at the latest, but for ties; rounds of all heats count for
+    who is left.
     """
     logs = {point: [] for point in field}
     until = clock.spent() / clock.seconds + RACING_SHARE
@@ -227,9 +228,9 @@ def race(field, fp32_path, values, *, clock, threads):
         best = field[0]
         for place, point in enumerate(list(field[1:]), 1):
             ratio, low, _ = ratio_interval(np.exp(np.array(logs[point]) - np.array(logs[best])))
-            if low > 1:
+            if low > TIE:
                 point.drop(BEHIND, f"{ratio:.2f} times {best.name} in the race, for certain")
-            elif heat < heats - 1 and place >= max(2, len(field) // 2):
+            elif heat < heats - 1 and place >= max(2, len(field) // 2) and ratio > TIE:
                 point.drop(BEHIND, f"{ratio:.2f} times {best.name} in the race, in the slower half")
             if point.outcome:
                 field.remove(point)
@@ -239,11 +240,18 @@ def race(field, fp32_path, values, *, clock, threads):
 
 
 def by_simplicity(field):
-    """Return raced points, fastest first, but of those that tie with the fastest the simplest first."""
-    best = min(point.raced[0] for point in field)
+    """Return raced points, fastest first, but of those that tie with the fastest the smallest and simplest first.
+
+    Sizes that differ by less than a tenth or so are equal.
+    """
+    best, smallest = min(point.raced[0] for point in field), min(point.size_bytes for point in field)
+
+    def worth(point):
+        return round(5 * point.size_bytes / smallest), point.complexity(), point.raced[0]
+
     tied = [point for point in field if point.raced[0] <= TIE * best]
     rest = [point for point in field if point not in tied]
-    return sorted(tied, key=lambda point: (point.complexity(), point.raced[0])) + sorted(rest, key=lambda p: p.raced[0])
+    return sorted(tied, key=worth) + sorted(rest, key=lambda point: point.raced[0])
 
 
 def timed_rounds(field, fp32_path, values, *, seconds, threads, seed):
