@@ -13,7 +13,7 @@ import numpy as np
 from stages.common.cpu import BUSY_LOAD_PER_CORE, BUSY_STEAL_PERCENT, load_per_core, steal_seconds
 from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
-from stages.common.statistics import ratio_interval
+from stages.common.statistics.intervals import ratio_interval
 from stages.common.timing import CALL_COLUMNS, measure, round_medians
 from stages.common.workspace import UserError, read_metrics, read_params, run_main, write_metrics, write_table
 

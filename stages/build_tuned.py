@@ -9,7 +9,7 @@ import json
 import shutil
 from pathlib import Path
 
-from stages.common.static_variant import make_variant
+from stages.common.calibration.static_variant import make_variant
 from stages.common.workspace import UserError, parse_yaml, read_params, run_main, whole_file, write_text
 
 FP32 = "fp32"

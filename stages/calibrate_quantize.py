@@ -5,7 +5,7 @@ The ranges and the indices of the calibration images are kept beside the result,
     python -m stages.calibrate_quantize cnn static-u8s8 models/cnn/preprocessed.onnx ... (see dvc.yaml)
 """
 
-from stages.common.static_variant import make_variant
+from stages.common.calibration.static_variant import make_variant
 from stages.common.workspace import read_params, run_main
 
 

@@ -9,9 +9,9 @@ changes of each class. A variant that does not load has no predictions, and says
 import numpy as np
 
 from stages.common.images import labels_or_none, load_images
-from stages.common.model_io import tied
-from stages.common.paired import CHANGED_COLUMNS, CLASS_COLUMNS, changed_table, class_table, compare
-from stages.common.runtime import predict_images
+from stages.common.session.model_io import tied
+from stages.common.session.runtime import predict_images
+from stages.common.statistics.paired import CHANGED_COLUMNS, CLASS_COLUMNS, changed_table, class_table, compare
 from stages.common.workspace import read_metrics, read_params, run_main, whole_file, write_metrics, write_table
 
 

@@ -6,8 +6,8 @@ python -m stages.evaluate_fp32 cnn models/cnn/onnx/fp32.onnx ... (see dvc.yaml)
 import numpy as np
 
 from stages.common.images import labels_or_none, load_images
-from stages.common.model_io import tied, ties
-from stages.common.runtime import predict_images
+from stages.common.session.model_io import tied, ties
+from stages.common.session.runtime import predict_images
 from stages.common.workspace import read_params, run_main, whole_file, write_metrics
 
 

@@ -12,14 +12,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from stages.common.causes import LayerTimes, find_causes
+from stages.common.explanation.causes import LayerTimes, find_causes
+from stages.common.explanation.time_figure import draw_times
 from stages.common.images import load_images, to_input
 from stages.common.machine_lock import machine_lock
-from stages.common.optimized_graph import Original, count_graph, group_layers, map_nodes, save_optimized
-from stages.common.profile import measure_profiles
+from stages.common.profiling.optimized_graph import Original, count_graph, group_layers, map_nodes, save_optimized
+from stages.common.profiling.profile import measure_profiles
+from stages.common.profiling.session_memory import session_bytes
 from stages.common.quantization import float_layers
-from stages.common.session_memory import session_bytes
-from stages.common.time_figure import draw_times
 from stages.common.workspace import read_metrics, read_params, run_main, whole_file, write_metrics, write_table
 
 BASELINE = "fp32"

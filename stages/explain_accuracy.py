@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from stages.common.changed_figures import draw_changed, draw_margins, margins
+from stages.common.calibration.static_quantization import quantize
+from stages.common.explanation.changed_figures import draw_changed, draw_margins, margins
+from stages.common.explanation.layer_effects import layer_effects
+from stages.common.explanation.quantization_noise import activation_noise, weight_sqnr
 from stages.common.images import input_batches, labels_or_none, load_images
-from stages.common.layer_effects import layer_effects
-from stages.common.model_io import judged_output
-from stages.common.quantization_noise import activation_noise, weight_sqnr
-from stages.common.static_quantization import quantize
+from stages.common.session.model_io import judged_output
 from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics, write_table
 
 NOISE_BATCH = 4  # memory only: all activations of a batch are there at once (resnet18: 0.7 GB)

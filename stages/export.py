@@ -12,7 +12,7 @@ import torch
 
 from stages.common.images import first_input
 from stages.common.networks import ARCHITECTURES
-from stages.common.runtime import open_session
+from stages.common.session.runtime import open_session
 from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics
 
 EXAMPLE_BATCH = 2  # 1 would be taken for a constant

@@ -23,9 +23,9 @@ from stages.common.cpu import (
     saturation_sentence,
     usable_cores,
 )
-from stages.common.params_check import check_params
-from stages.common.preflight import own_mistakes, untracked
-from stages.common.runtimes import is_installed, key_of, runtime_folder
+from stages.common.preflight.own_models import own_mistakes, untracked
+from stages.common.preflight.params_check import check_params
+from stages.common.session.runtimes import is_installed, key_of, runtime_folder
 from stages.common.workspace import load_params, run_main, write_metrics
 
 PACKAGES = ("onnxruntime", "onnx", "onnxscript", "torch", "torchvision", "numpy")

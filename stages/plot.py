@@ -7,8 +7,8 @@ Writes plots/{latency,accuracy,changes}.png and two small tables for `dvc plots 
 
 import matplotlib.pyplot as plt
 
-from stages.common import figures
-from stages.common.results import load_results
+from stages.common.reporting import figures
+from stages.common.reporting.results import load_results
 from stages.common.workspace import read_params, run_main, whole_file, write_table
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from stages.common import explanations, tables
 from stages.common.cpu import saturating, saturation_sentence
-from stages.common.results import call_spread, is_labelled, load_results
-from stages.common.tables import Cell
-from stages.common.tuning import chosen_recipe, tuning_section
-from stages.common.verdict import sentence
+from stages.common.reporting import explanations, tables
+from stages.common.reporting.results import call_spread, is_labelled, load_results
+from stages.common.reporting.tables import Cell
+from stages.common.reporting.tuning import chosen_recipe, tuning_section
+from stages.common.reporting.verdict import sentence
 from stages.common.workspace import read_metrics, read_params, run_main, write_text
 
 TEMPLATES = Path(__file__).parent / "templates"

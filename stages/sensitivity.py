@@ -16,15 +16,15 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
-from stages.common.calibration import draw_indices
-from stages.common.calibration_settings import calibration_settings
+from stages.common.calibration.collection import draw_indices
+from stages.common.calibration.image_ranges import minmax_of_sets
+from stages.common.calibration.settings import calibration_settings
+from stages.common.calibration.static_quantization import calibrate, quantize
 from stages.common.cpu import usable_cores
-from stages.common.image_ranges import minmax_of_sets
 from stages.common.images import labels_or_none, load_images
-from stages.common.paired import compare
-from stages.common.runtime import predict_images
-from stages.common.static_quantization import calibrate, quantize
-from stages.common.statistics import wilson_interval
+from stages.common.session.runtime import predict_images
+from stages.common.statistics.intervals import wilson_interval
+from stages.common.statistics.paired import compare
 from stages.common.workspace import read_params, run_main, write_metrics, write_table
 
 COLUMNS = [

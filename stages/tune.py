@@ -15,7 +15,6 @@ import numpy as np
 import onnx
 import yaml
 
-from stages.common import recipe_search as search
 from stages.common.cpu import (
     BUSY_LOAD_PER_CORE,
     EXACT_INT8,
@@ -26,11 +25,12 @@ from stages.common.cpu import (
 )
 from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
-from stages.common.matrix_products import measure_products, operations_per_image
-from stages.common.recipe_space import Space
-from stages.common.search_clock import SearchClock
-from stages.common.search_points import CHOSEN, COLUMNS, HAND_WRITTEN, NOT_REACHED, OUTCOMES, TIED, Builder
-from stages.common.validation import Validation, draw_validation
+from stages.common.search import search
+from stages.common.search.clock import SearchClock
+from stages.common.search.matrix_products import measure_products, operations_per_image
+from stages.common.search.points import CHOSEN, COLUMNS, HAND_WRITTEN, NOT_REACHED, OUTCOMES, TIED, Builder
+from stages.common.search.space import Space
+from stages.common.search.validation import Validation, draw_validation
 from stages.common.workspace import read_params, run_main, write_metrics, write_table, write_text
 
 ACCURACY_SHARE = 0.35  # of the budget: for predictions of the validation images

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from stages.common.images import first_input
-from stages.common.runtimes import key_of, runtime_folder
+from stages.common.session.runtimes import key_of, runtime_folder
 from stages.common.workspace import UserError, read_params, run_main, write_metrics, write_text
 
 HERE = "here"
@@ -42,7 +42,7 @@ def probe_with(runtime, onnx_path, batch_path):
     environment = dict(os.environ)
     if runtime != HERE:
         environment["PYTHONPATH"] = str(runtime_folder(runtime))
-    command = [sys.executable, "-m", "stages.common.probe", str(onnx_path), batch_path]
+    command = [sys.executable, "-m", "stages.common.session.probe", str(onnx_path), batch_path]
     try:
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False

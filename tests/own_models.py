@@ -147,7 +147,7 @@ def save_many(path, shape, count, dtype):
 
 def prediction_megabytes(onnx_path, images_path, images):
     """Predict; return the peak resident memory of this process in MB, to be asked for in a process of its own."""
-    from stages.common.runtime import predict_images  # noqa: PLC0415 -- the process that asks is to stay small
+    from stages.common.session.runtime import predict_images  # noqa: PLC0415 -- the process that asks is to stay small
     from stages.tools.check_calibration import peak_megabytes  # noqa: PLC0415
 
     predict_images(onnx_path, images_path, {"scale": 1 / 255}, images=images, batch_size=250, threads=1)

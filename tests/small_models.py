@@ -4,8 +4,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from stages.common.calibration import collect_ranges
-from stages.common.static_quantization import quantize
+from stages.common.calibration.collection import collect_ranges
+from stages.common.calibration.static_quantization import quantize
 from stages.preprocess import preprocess
 from stages.quantize_dynamic import quantize_dynamic
 

@@ -14,13 +14,13 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 from small_network import SCALING, write_heavy_tailed_images, write_network
 
 from stages.calibrate_quantize import main
-from stages.common.calibration import Reader, draw_indices, open_calibrator
-from stages.common.calibration_settings import METHODS, calibration_settings
-from stages.common.histograms import ThresholdSearch
+from stages.common.calibration.collection import Reader, draw_indices, open_calibrator
+from stages.common.calibration.histograms import ThresholdSearch
+from stages.common.calibration.settings import METHODS, calibration_settings
+from stages.common.calibration.static_quantization import calibrate, quantize
 from stages.common.images import load_images, to_input
-from stages.common.params_check import check_params
-from stages.common.runtime import predict_images
-from stages.common.static_quantization import calibrate, quantize
+from stages.common.preflight.params_check import check_params
+from stages.common.session.runtime import predict_images
 from stages.common.workspace import UserError, load_params
 from stages.preprocess import preprocess
 from stages.tools.check_calibration import MEMORY_BOUND, calibrate_images, in_a_process, peak_megabytes

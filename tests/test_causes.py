@@ -7,9 +7,9 @@ import onnx
 import pytest
 from small_models import Network, images_for, make_variants, save_plain, save_residual
 
-from stages.common.causes import LayerTimes, describe, find_causes, median_interval
-from stages.common.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
-from stages.common.profile import Profile, measure_profiles
+from stages.common.explanation.causes import LayerTimes, describe, find_causes, median_interval
+from stages.common.profiling.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
+from stages.common.profiling.profile import Profile, measure_profiles
 from stages.common.quantization import float_layers
 
 ROUNDS = 11
@@ -105,6 +105,19 @@ def test_a_sentence_says_which_layer_how_much_and_how_it_ran(original):
         "convolution conv_2: 145 us faster as QLinearConv on float in NCHWc than as Conv on float in NCHWc",
         "1 DequantizeLinear, 20 us of it after fc: 20 us slower",
         "1 QuantizeLinear, 16 us of it of the input: 16 us slower",
+    ]
+
+
+def test_conversions_that_fp32_has_as_well_are_held_against_them(original):
+    """Two Transposes can be faster than nothing: than the five conversions that they stand for."""
+    reorders = [Node(f"r{place}", "ReorderOutput", "layout", "conv_1", "", None) for place in range(5)]
+    transposes = [Node(f"t{place}", "Transpose", "layout", "input", "", None) for place in range(2)]
+    baseline, integer = (
+        times([*FLOAT, *reorders], *BASELINE, *[30] * 5, noise=0),
+        times([*FLOAT, *transposes], *BASELINE, 20, 25, noise=0),
+    )
+    assert [cause["cause"] for cause in find(original, fp32=baseline, int8=integer)] == [
+        "2 Transpose, 25 us of it of the input, where fp32 has 5: 105 us faster"
     ]
 
 

@@ -12,10 +12,10 @@ import yaml
 from dvc.repo import Repo
 from scipy import stats
 
-from stages.common.calibration import draw_indices
-from stages.common.runtime import predict_images
-from stages.common.static_quantization import calibrate, quantize
-from stages.common.statistics import mcnemar_p
+from stages.common.calibration.collection import draw_indices
+from stages.common.calibration.static_quantization import calibrate, quantize
+from stages.common.session.runtime import predict_images
+from stages.common.statistics.intervals import mcnemar_p
 from stages.common.timing import CALL_COLUMNS, measure, round_medians
 from stages.tools.compare import compare, main
 from stages.tools.comparison import Row, judge, speedup_rows

@@ -12,7 +12,7 @@ import pytest
 from small_models import images_for, save_plain
 
 from stages.benchmark import summarize
-from stages.common.runtime import predict_images
+from stages.common.session.runtime import predict_images
 from stages.common.workspace import UserError
 from stages.tools import compare_toolkits, time_toolkits, toolkits
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import helper
 
 from stages import evaluate, evaluate_fp32
-from stages.common.runtime import open_session, predict_images
+from stages.common.session.runtime import open_session, predict_images
 from stages.common.workspace import UserError, read_metrics, write_metrics
 
 WORKS = {"loads": 1, "runs": 1, "finite": 1}
@@ -181,7 +181,7 @@ def test_all_sessions_of_all_stages_have_the_same_recorded_options(fp32, reposit
     """
     sources = {path.name: path.read_text() for path in (repository / "stages").rglob("*.py")}
     assert sorted(name for name, text in sources.items() if "InferenceSession(" in text) == [
-        "calibration.py",
+        "collection.py",
         "runtime.py",
     ]
     options = open_session(fp32, threads=3).get_session_options()

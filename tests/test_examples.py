@@ -10,7 +10,7 @@ import pytest
 import yaml
 from examples import follow, record
 
-from stages.common.params_check import check_params
+from stages.common.preflight.params_check import check_params
 from stages.common.workspace import load_params, read_metrics
 from stages.tools.update_readme import with_results
 

@@ -6,11 +6,11 @@ import pytest
 from onnx import numpy_helper
 from small_models import S8S8, U8S8, images_for, make_variants, save_plain
 
-from stages.common.changed_figures import draw_changed, draw_margins, margins
-from stages.common.layer_effects import layer_effects
-from stages.common.quantization_noise import activation_noise, decibels, energies, weight_sqnr
-from stages.common.runtime import predict_images
-from stages.common.static_quantization import quantize
+from stages.common.calibration.static_quantization import quantize
+from stages.common.explanation.changed_figures import draw_changed, draw_margins, margins
+from stages.common.explanation.layer_effects import layer_effects
+from stages.common.explanation.quantization_noise import activation_noise, decibels, energies, weight_sqnr
+from stages.common.session.runtime import predict_images
 from stages.explain_accuracy import COLUMNS, layer_rows, layer_table, quantization_noise, summarize
 
 SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}

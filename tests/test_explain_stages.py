@@ -11,9 +11,9 @@ import yaml
 from small_models import U8S8, images_for, make_variants, save_plain
 
 from stages import explain, explain_accuracy
-from stages.common.params_check import check_params
-from stages.common.runtime import predict_images
-from stages.common.session_memory import session_bytes
+from stages.common.preflight.params_check import check_params
+from stages.common.profiling.session_memory import session_bytes
+from stages.common.session.runtime import predict_images
 from stages.common.workspace import UserError, load_params
 
 SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}

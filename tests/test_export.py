@@ -15,7 +15,7 @@ from torch import nn
 from stages import export
 from stages.common.images import first_input
 from stages.common.networks import ARCHITECTURES
-from stages.common.runtime import open_session
+from stages.common.session.runtime import open_session
 from stages.common.workspace import UserError, read_metrics
 
 pytestmark = pytest.mark.slow  # torch and its exporter take seconds

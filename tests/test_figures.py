@@ -5,8 +5,8 @@ import copy
 import matplotlib.colors
 import pytest
 
-from stages.common.figures import accuracy_figure, changes_figure, latency_figure, variant_colours
-from stages.common.results import load_results
+from stages.common.reporting.figures import accuracy_figure, changes_figure, latency_figure, variant_colours
+from stages.common.reporting.results import load_results
 from stages.common.workspace import read_params
 from stages.plot import accuracy_rows, latency_rows, save_figure
 

@@ -7,12 +7,12 @@ import onnx
 import pytest
 from small_models import U8S8, images_for, save_plain, save_residual
 
-from stages.common.calibration import collect_ranges
-from stages.common.graph_rewrites import swap_pools, swappable_pools
-from stages.common.optimized_graph import save_optimized
-from stages.common.recipe_space import Shape, Space
-from stages.common.runtime import open_session
-from stages.common.static_quantization import quantize
+from stages.common.calibration.collection import collect_ranges
+from stages.common.calibration.graph_rewrites import swap_pools, swappable_pools
+from stages.common.calibration.static_quantization import quantize
+from stages.common.profiling.optimized_graph import save_optimized
+from stages.common.search.space import Shape, Space
+from stages.common.session.runtime import open_session
 from stages.common.workspace import UserError
 from stages.preprocess import preprocess
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stages import machine
-from stages.common import runtimes
+from stages.common.session import runtimes
 from stages.common.workspace import write_metrics
 
 

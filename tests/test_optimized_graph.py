@@ -6,7 +6,7 @@ import onnx
 import pytest
 from small_models import make_variants, save_plain, save_residual
 
-from stages.common.optimized_graph import Original, count_graph, group_layers, map_nodes, save_optimized
+from stages.common.profiling.optimized_graph import Original, count_graph, group_layers, map_nodes, save_optimized
 from stages.common.quantization import float_layers
 
 on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the rule is of x86's kernels")

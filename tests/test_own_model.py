@@ -11,13 +11,13 @@ from onnx import TensorProto, helper
 from own_models import CLASSES, Classifier, images_like, own_params, run_pipeline, save_data
 
 from stages import evaluate
-from stages.common.image_ranges import minmax_of_sets
+from stages.common.calibration.image_ranges import minmax_of_sets
+from stages.common.calibration.static_quantization import calibrate, quantize
+from stages.common.explanation.quantization_noise import activation_noise
 from stages.common.images import input_batches, labels_or_none, load_labels, to_input
-from stages.common.model_io import ties
-from stages.common.quantization_noise import activation_noise
-from stages.common.runtime import open_session, predict_images
-from stages.common.static_quantization import calibrate, quantize
-from stages.common.verdict import sentence
+from stages.common.reporting.verdict import sentence
+from stages.common.session.model_io import ties
+from stages.common.session.runtime import open_session, predict_images
 from stages.common.workspace import UserError
 from stages.preprocess import preprocess
 from stages.tools.comparison import accuracy_row, judge

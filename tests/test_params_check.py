@@ -12,7 +12,7 @@ import yaml
 from onnxruntime.quantization import registry
 
 from stages import machine
-from stages.common.params_check import DYNAMIC_OP_TYPES, STATIC_OP_TYPES, Input, Train, check_params
+from stages.common.preflight.params_check import DYNAMIC_OP_TYPES, STATIC_OP_TYPES, Input, Train, check_params
 from stages.common.workspace import UserError, load_params, run_main
 
 RECIPE = "calibrate_quantize.static-u8s8"

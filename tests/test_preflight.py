@@ -15,11 +15,11 @@ from onnx import TensorProto, external_data_helper, helper, numpy_helper
 from own_models import CLASSES, Classifier, images_like, own_params, save_data
 
 from stages import machine
-from stages.common.calibration import collect_ranges
-from stages.common.params_check import IN_EXPERIMENT, check_params
-from stages.common.preflight import own_mistakes, untracked
-from stages.common.runtime import open_session
-from stages.common.static_quantization import quantize
+from stages.common.calibration.collection import collect_ranges
+from stages.common.calibration.static_quantization import quantize
+from stages.common.preflight.own_models import own_mistakes, untracked
+from stages.common.preflight.params_check import IN_EXPERIMENT, check_params
+from stages.common.session.runtime import open_session
 from stages.common.workspace import UserError
 from stages.preprocess import preprocess
 
@@ -78,7 +78,7 @@ def test_a_search_times_the_batch_that_the_file_fixes(own, params):
 
 def test_the_check_takes_about_a_second(own, params):
     network().save(WHERE)
-    code = "from stages.common.preflight import own_mistakes; from stages.common.workspace import load_params; from pathlib import Path; assert not list(own_mistakes(load_params(), Path()))"
+    code = "from stages.common.preflight.own_models import own_mistakes; from stages.common.workspace import load_params; from pathlib import Path; assert not list(own_mistakes(load_params(), Path()))"
     Path("params.yaml").write_text(yaml.safe_dump(own_params(params)))
     start = time.monotonic()
     root = Path(machine.__file__).parent.parent

@@ -5,9 +5,9 @@ import onnx
 import pytest
 from small_models import images_for, save_plain
 
-from stages.common import profile
-from stages.common.optimized_graph import save_optimized
-from stages.common.profile import measure_profiles, midmean, parse_trace
+from stages.common.profiling import profile
+from stages.common.profiling.optimized_graph import save_optimized
+from stages.common.profiling.profile import measure_profiles, midmean, parse_trace
 
 
 def kernel(name, start, microseconds, *, in_use=0, allocated=0):

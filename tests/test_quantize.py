@@ -12,12 +12,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from stages import calibrate_quantize, quantize_dynamic
-from stages.common import static_variant
-from stages.common.calibration import collect_ranges, draw_indices
+from stages.common.calibration import static_variant
+from stages.common.calibration.collection import collect_ranges, draw_indices
+from stages.common.calibration.static_quantization import calibrate, quantize
 from stages.common.cpu import EXACT_INT8, best_int8_path, cpu_model_and_flags, saturating
 from stages.common.images import input_batches, load_images, to_input
-from stages.common.runtime import open_session, predict_images
-from stages.common.static_quantization import calibrate, quantize
+from stages.common.session.runtime import open_session, predict_images
 from stages.common.workspace import UserError
 from stages.preprocess import preprocess
 

@@ -8,9 +8,9 @@ import onnx
 import pytest
 from small_models import save_plain, save_residual
 
-from stages.common.params_check import StaticRecipe, check_params
-from stages.common.recipe_search import float_sets, repairs, toggled, variations
-from stages.common.recipe_space import FORMATS, TYPES, Shape, Space
+from stages.common.preflight.params_check import StaticRecipe, check_params
+from stages.common.search.search import float_sets, repairs, toggled, variations
+from stages.common.search.space import FORMATS, TYPES, Shape, Space
 from stages.preprocess import preprocess
 
 

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from stages.common.results import load_results
+from stages.common.reporting.results import load_results
 from stages.common.workspace import UserError, read_params
 from stages.report import main as write_report
 from stages.tools.update_readme import results_section, with_results

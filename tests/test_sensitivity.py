@@ -11,10 +11,10 @@ import yaml
 from small_network import CLASSES, SCALING, write_heavy_tailed_images, write_network
 
 from stages import calibrate_quantize, evaluate, plot_sensitivity, sensitivity
-from stages.common.calibration_settings import METHODS
-from stages.common.params_check import check_params
-from stages.common.runtime import predict_images
-from stages.common.static_quantization import calibrate
+from stages.common.calibration.settings import METHODS
+from stages.common.calibration.static_quantization import calibrate
+from stages.common.preflight.params_check import check_params
+from stages.common.session.runtime import predict_images
 from stages.common.workspace import UserError, load_params
 
 RECIPE = {"quant_format": "QDQ", "activation_type": "QUInt8", "weight_type": "QInt8"}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from stages.common.statistics import accuracy_change_interval, mcnemar_p, ratio_interval, wilson_interval
+from stages.common.statistics.intervals import accuracy_change_interval, mcnemar_p, ratio_interval, wilson_interval
 
 # (both right, lost, gained, both wrong), limits of the change as printed.
 PUBLISHED = [

@@ -4,9 +4,9 @@ import pytest
 from onnx import TensorProto, helper
 from small_models import Network, images_for
 
-from stages.common.optimized_graph import save_optimized
-from stages.common.profile import measure_profiles
-from stages.common.trace_order import places_in_trace
+from stages.common.profiling.optimized_graph import save_optimized
+from stages.common.profiling.profile import measure_profiles
+from stages.common.profiling.trace_order import places_in_trace
 
 
 def graph_of(*nodes):

@@ -15,11 +15,11 @@ from small_models import U8S8, images_for, save_plain
 
 from stages import build_tuned, calibrate_quantize, plot_tune, tune
 from stages.common import machine_lock
-from stages.common import recipe_search as search
-from stages.common.runtime import predict_images
-from stages.common.search_points import HAND_WRITTEN, SEARCHED, Point
-from stages.common.tuning import found
-from stages.common.validation import draw_validation
+from stages.common.reporting.tuning import found
+from stages.common.search import search
+from stages.common.search.points import HAND_WRITTEN, SEARCHED, Point
+from stages.common.search.validation import draw_validation
+from stages.common.session.runtime import predict_images
 from stages.common.workspace import UserError
 from stages.preprocess import preprocess
 

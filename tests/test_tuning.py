@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.common.tuning import found, recipe_entry, searched, tuning_section
+from stages.common.reporting.tuning import found, recipe_entry, searched, tuning_section
 from stages.plot_tune import front
 from stages.report import tuned_recipe
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stages.common.verdict import sentence
+from stages.common.reporting.verdict import sentence
 
 FASTER, SLOWER, UNDECIDED = (1.9, 1.85, 1.95), (0.5, 0.48, 0.52), (1.0, 0.97, 1.03)
 

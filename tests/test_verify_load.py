@@ -9,11 +9,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from stages import verify_load
-from stages.common.calibration import collect_ranges
+from stages.common.calibration.collection import collect_ranges
+from stages.common.calibration.static_quantization import quantize
 from stages.common.images import first_input
-from stages.common.probe import short
-from stages.common.runtimes import is_installed
-from stages.common.static_quantization import quantize
+from stages.common.session.probe import short
+from stages.common.session.runtimes import is_installed
 from stages.common.workspace import UserError, read_metrics, write_metrics
 from stages.machine import ensure_runtime
 from stages.quantize_dynamic import quantize_dynamic

@@ -7,8 +7,8 @@ from collections import defaultdict
 import numpy as np
 from tqdm import tqdm
 
-from stages.common.model_io import output_names
-from stages.common.runtime import open_session
+from stages.common.session.model_io import output_names
+from stages.common.session.runtime import open_session
 
 CALL_COLUMNS = ["round", "position", "variant", "batch", "call", "nanoseconds"]
 CSV_BYTES = 480_000  # of all calls of a network, since the file is kept in Git

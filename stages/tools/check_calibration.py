@@ -19,7 +19,7 @@ from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
 
-from stages.common.calibration_settings import METHODS
+from stages.common.calibration.settings import METHODS
 from stages.common.workspace import read_params, run_main
 
 IMAGES, MANY_IMAGES, BATCH_SIZE = 200, 10_000, 20
@@ -29,9 +29,9 @@ MEMORY_BOUND, TIME_BOUND = 1.15, 2.0
 
 def calibrate_images(preprocessed_path, images_path, scaling, *, images, method, batch_size=BATCH_SIZE):
     """Run the pipeline's calibration; return (seconds, peak resident memory of this process in MB)."""
-    from stages.common.calibration import draw_indices  # noqa: PLC0415
+    from stages.common.calibration.collection import draw_indices  # noqa: PLC0415
+    from stages.common.calibration.static_quantization import calibrate  # noqa: PLC0415 -- the process that asks is to stay small
     from stages.common.images import load_images  # noqa: PLC0415
-    from stages.common.static_quantization import calibrate  # noqa: PLC0415 -- the process that asks is to stay small
 
     indices = draw_indices(seed=0, images=images, available=len(load_images(images_path)))
     start = time.perf_counter()
@@ -48,7 +48,7 @@ def onnxruntime_seconds(preprocessed_path, images_path, scaling, *, images, meth
     """Return the seconds that onnxruntime's own calibrator takes with everything in memory, same batches."""
     from onnxruntime.quantization import CalibrationMethod, create_calibrator  # noqa: PLC0415
 
-    from stages.common.calibration import Reader  # noqa: PLC0415
+    from stages.common.calibration.collection import Reader  # noqa: PLC0415
     from stages.common.images import load_images, to_input  # noqa: PLC0415
 
     inputs = to_input(load_images(images_path)[:images], **scaling)

@@ -17,10 +17,10 @@ from pathlib import Path
 import numpy as np
 
 from stages.benchmark import BASELINE, CONTROL, files_to_time, summarize
-from stages.common.calibration import draw_indices
+from stages.common.calibration.collection import draw_indices
 from stages.common.images import labels_or_none, load_images, to_input
-from stages.common.paired import compare
-from stages.common.tables import Cell, machine_sentence, markdown
+from stages.common.reporting.tables import Cell, machine_sentence, markdown
+from stages.common.statistics.paired import compare
 from stages.common.workspace import UserError, read_metrics, read_params
 from stages.tools.toolkits import PACKAGES, ensure_toolkit, run_in
 

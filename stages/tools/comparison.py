@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from stages.common.paired import compare as compare_predictions
+from stages.common.statistics.paired import compare as compare_predictions
 from stages.tools.significance import SIGNIFICANCE, holm, run_difference
 
 BASELINE, CONTROL = "fp32", "fp32-again"

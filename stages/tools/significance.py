@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from stages.common.statistics import CONFIDENCE
+from stages.common.statistics.intervals import CONFIDENCE
 
 SIGNIFICANCE = 1 - CONFIDENCE
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from stages.common.images import first_input, input_batches, load_images
 from stages.common.machine_lock import machine_lock
-from stages.common.model_io import as_logits, judged_output, output_names, run
-from stages.common.runtime import open_session
+from stages.common.session.model_io import as_logits, judged_output, output_names, run
+from stages.common.session.runtime import open_session
 from stages.common.timing import measure
 
 

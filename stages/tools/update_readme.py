@@ -7,9 +7,9 @@ import re
 import sys
 from pathlib import Path
 
-from stages.common.results import load_results
-from stages.common.tables import machine_sentence, markdown, summary_rows
-from stages.common.verdict import sentence
+from stages.common.reporting.results import load_results
+from stages.common.reporting.tables import machine_sentence, markdown, summary_rows
+from stages.common.reporting.verdict import sentence
 from stages.common.workspace import UserError, read_metrics, read_params, write_text
 
 MARKED = re.compile(r"(<!-- results: .*? -->\n).*?(<!-- end of results -->)", re.DOTALL)

@@ -14,9 +14,9 @@ import onnx
 
 from stages.common.model_file import opset_of
 from stages.common.quantization import float_layers
-from stages.common.results import load_results
-from stages.common.tables import Cell, machine_sentence, markdown, summary_rows
-from stages.common.verdict import sentence
+from stages.common.reporting.results import load_results
+from stages.common.reporting.tables import Cell, machine_sentence, markdown, summary_rows
+from stages.common.reporting.verdict import sentence
 from stages.common.workspace import read_metrics, read_params, write_text
 from stages.tools.update_readme import with_results
 
@@ -58,7 +58,7 @@ def example_section(example):
     return "\n\n".join([
         f"Measured on {network['date']}, {machine_sentence(machine)}, {packages}: "
         f"{found['variants']['fp32']['evaluate']['images']:,} test images, {conditions['rounds']} interleaved rounds, "
-        f"{conditions['threads']} thread.",
+        f"{conditions['threads']} thread, a load average of {conditions['load_per_core_before']:.1f} a core before the start.",
         sentence(example, found, variants),
         markdown(rows),
     ])  # fmt: skip

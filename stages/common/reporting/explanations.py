@@ -1,0 +1,167 @@
+"""What explain, explain-accuracy and sensitivity found, as the rows of the report. A part that was not run is None."""
+
+from pathlib import Path
+
+import pandas as pd
+
+from stages.common.reporting.tables import Cell
+from stages.common.workspace import read_metrics
+
+CAUSES_SHOWN = 4  # a variant: the rest is in the file
+DOUBTFUL_PERCENT = 15  # of a call that the profile leaves unexplained
+
+
+def load_metrics(root, stage, model):
+    """Return a stage's metrics of one model, or None if the stage was not run for it."""
+    path = Path(root) / "metrics" / stage / f"{model}.json"
+    return read_metrics(path)[model] if path.is_file() else None
+
+
+def middle_batch(found):
+    """Return the batch size that the explanations show: the middle one of those that were timed."""
+    batches = sorted(found["control"])
+    return batches[len(batches) // 2]
+
+
+def cause_rows(root, model, variants, batch):
+    """Return the largest causes of every variant at one batch size, as `explain` found and ranked them, or None."""
+    source = f"plots/explain/{model}-causes.csv"
+    if not (Path(root) / source).is_file():
+        return None
+    table = pd.read_csv(Path(root) / source)
+    rows = []
+    for name in variants:
+        chosen = table[(table["variant"] == name) & (table["batch"] == batch)]
+        for cause in chosen.head(CAUSES_SHOWN).itertuples():
+            rows.append({
+                "variant": Cell(name),
+                "microseconds": Cell(f"{cause.microseconds:+,.0f}", source),
+                "cause": Cell(cause.cause, source, words=True),
+            })  # fmt: skip
+    return rows
+
+
+def graph_rows(model, metrics, batch):
+    """Return what onnxruntime makes of every file: layers in integers and in float, conversions left, memory."""
+    source = f"metrics/explain/{model}.json"
+    rows = []
+    for name, found in metrics.items():
+        if isinstance(found, dict):
+            cell = found[f"batch_{batch}"]
+            rows.append({
+                "file": Cell(name),
+                "layers in integers": Cell(share(found, "layers"), source),
+                "convolutions in integers": Cell(share(found, "convolutions"), source),
+                "Q/DQ left": Cell(str(found["quantize_pairs_left"]), source),
+                "layout changes": Cell(str(found["layout_changes"]), source),
+                "session memory": Cell(f"{found['session_bytes'] / 1024:,.0f} KiB", source),
+                f"activations, batch {batch}": Cell(f"{cell['activation_bytes'] / 1024:,.0f} KiB", source),
+                "not in the profile": Cell(f"{cell['unexplained_percent']:+.1f} %", source),
+            })  # fmt: skip
+    return rows
+
+
+def share(found, what):
+    """Return how many of a file's "layers" or "convolutions" run in integers after optimization: "9 of 20"."""
+    return f"{found[f'integer_{what}']} of {found[f'integer_{what}'] + found[f'float_{what}']}"
+
+
+def convolution_row(model, metrics, names):
+    """Return the row "convolutions in integers" of the table with a column a file."""
+    cells = {
+        name: Cell(share(metrics[name], "convolutions") if name in metrics else "", f"metrics/explain/{model}.json")
+        for name in names
+    }
+    return {"quantity": Cell("convolutions in integers"), **cells}
+
+
+def doubts(metrics):
+    """Return a sentence for every call of which the profile leaves more unexplained than it should."""
+    return [
+        f"{name} at {size.replace('_', ' ')}: the profile leaves {cell['unexplained_percent']:.0f} % of the call unexplained."
+        for name, found in metrics.items()
+        if isinstance(found, dict)
+        for size, cell in found.items()
+        if isinstance(cell, dict) and abs(cell["unexplained_percent"]) > DOUBTFUL_PERCENT
+    ]
+
+
+def layer_rows(root, model):
+    """Return the noise of every tensor, and what every layer alone does to the predictions, or None."""
+    source = f"plots/explain/{model}-layers.csv"
+    if not (Path(root) / source).is_file():
+        return None
+    columns = {
+        "weights (dB)": ("weight_sqnr_db", "{:.1f}"),
+        "output so far (dB)": ("accumulated_sqnr_db", "{:.1f}"),
+        "rounding of the output (dB)": ("rounding_sqnr_db", "{:.1f}"),
+        "clipped": ("clipped_percent", "{:.2f} %"),
+        "changed by it alone": ("alone_changed", "{:.0f}"),
+        "changed by all but it": ("all_but_changed", "{:.0f}"),
+    }
+    return [
+        {
+            "layer": Cell(row["layer"]),
+            "op type": Cell("" if pd.isna(row["op_type"]) else row["op_type"]),
+            **{
+                title: Cell("" if pd.isna(row[key]) else form.format(row[key]), source)
+                for title, (key, form) in columns.items()
+            },
+        }
+        for _, row in pd.read_csv(Path(root) / source).iterrows()
+    ]
+
+
+def accuracy_sentence(variant, found):
+    """Return where the changed predictions come from, in words."""
+    if not found["changed"]:
+        return f"`{variant}` changes none of {found['images']:,} predictions."
+    parts = [
+        f"`{variant}` changes {found['changed']} of {found['images']:,} predictions, all where fp32's two largest logits "
+        f"differ by {found['changed_max_margin']:.2g} at most, as {found['images_below_max_percent']:.1f} % of all do "
+        f"(median difference {found['median_margin']:.2g})."
+    ]
+    if found["changed_ties"]:
+        parts.append(
+            f"In {found['changed_ties']} of them the variant's two largest logits are equal, so that the order of the "
+            "classes decides: its output is rounded to 8 bits, too."
+        )
+    if "changed_by_logit_scale" in found:
+        parts.append(f"Rounding nothing but fp32's logits to that scale changes {found['changed_by_logit_scale']}.")
+    return " ".join(parts)
+
+
+def draws_are_of_accuracy(found):
+    """Return whether `sensitivity` measured a variant's accuracy change; without labels it is the agreement with fp32."""
+    return "accuracy_change" in found["recipe"]
+
+
+def draw_rows(model, variant, found):
+    """Return the spread of the accuracy change (of the agreement, without labels) over calibration draws, a row a number of calibration images."""
+    source = f"metrics/sensitivity/{model}.json"
+    rows, what, form = [], "change", "{:+.2f}"
+    if not draws_are_of_accuracy(found):
+        what, form = "agreement", "{:.2f}"
+    for name, cell in found.items():
+        if name.startswith("images_"):
+            points = [form.format(100 * cell[f"{which}_{what}"]) for which in ("mean", "worst", "best")]
+            rows.append({
+                "calibration images": Cell(name.removeprefix("images_")),
+                "draws": Cell(str(cell["seeds"]), source),
+                f"mean {what}": Cell(points[0], source),
+                "spread (sd)": Cell(f"{100 * cell['spread']:.3f}", source),
+                "worst": Cell(points[1], source),
+                "best": Cell(points[2], source),
+                "different files": Cell(str(cell["distinct_models"]), source),
+            })  # fmt: skip
+    return rows
+
+
+def draw_spread(metrics, variant):
+    """Return the spread over draws (sd, a fraction) of the size nearest to the recipe's own, or None."""
+    found = (metrics or {}).get(variant)
+    if not found:
+        return None
+    sizes = [int(name.removeprefix("images_")) for name in found if name.startswith("images_")]
+    nearest = min(sizes, key=lambda size: abs(size - found["recipe"]["images"]))
+    return found[f"images_{nearest}"]["spread"]

@@ -1,0 +1,209 @@
+"""The figures of the plot stage. One function a figure; its docstring says how to read it."""
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+from stages.common.reporting.results import BASELINE, agreement, is_labelled, verdict
+
+# Okabe and Ito's colours, which people with any common colour blindness can tell apart.
+PALETTE = ["#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#8A6D00", "#6A3D9A"]
+LOST, GAINED, NEUTRAL = "#D55E00", "#0072B2", "#BBBBBB"
+MARKERS = "osD^vP*X"
+
+plt.rcParams.update({
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#E6E6E6",
+    "axes.axisbelow": True,
+    "svg.hashsalt": "fixed",
+})  # fmt: skip
+
+
+def variant_colours(variants):
+    """Return {variant: colour}, by the place in params.yaml's list: the same colour in every figure. fp32 is black."""
+    return {BASELINE: "black", **{name: PALETTE[place % len(PALETTE)] for place, name in enumerate(variants)}}
+
+
+def latency_figure(results, variants):
+    """Speed against fp32: a panel a network, a row a variant, a marker a batch size, a line its 95 % interval.
+
+    Right of the line at 1 is faster than fp32, left of it slower; an interval that crosses 1 decides nothing. The grey
+    band is the control, fp32 timed against itself: a difference no larger than it is this machine's noise.
+    """
+    figure, axes = _panels(results, variants)
+    colours = variant_colours(variants)
+    batches = sorted({batch for found in results.values() for batch in found["control"]})
+    for axis, (model, found) in zip(axes, results.items(), strict=True):
+        control = found["control"].values()
+        axis.axvspan(
+            min(cell["speedup_low"] for cell in control),
+            max(cell["speedup_high"] for cell in control),
+            color="#CCCCCC",
+            lw=0,
+        )
+        axis.axvline(1, color="black", lw=1)
+        for row, variant in enumerate(variants):
+            cells = found["variants"][variant]["benchmark"]
+            if not cells:
+                axis.text(1, row, " does not run here", va="center", color="#666666", style="italic")
+            for batch, cell in cells.items():
+                place = batches.index(batch)
+                y = row + 0.22 * (place - (len(batches) - 1) / 2)
+                axis.plot([cell["speedup_low"], cell["speedup_high"]], [y, y], color=colours[variant], lw=2)
+                axis.plot(cell["speedup"], y, MARKERS[place % len(MARKERS)], color=colours[variant], ms=6)
+        axis.set_xscale("log", base=2)
+        axis.xaxis.set_major_locator(LogLocator(base=2, numticks=20))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
+        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.set_xlabel("speed relative to fp32 (log scale; right of 1 is faster)")
+        axis.set_title(f"{model}: {latency_finding(found, variants)}")
+    handles = [
+        plt.Line2D([], [], marker=MARKERS[place % len(MARKERS)], color="#444444", ls="", label=f"batch {batch}")
+        for place, batch in enumerate(batches)
+    ]
+    handles.append(plt.Rectangle((0, 0), 1, 1, color="#CCCCCC", label="fp32 against itself"))
+    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    return figure
+
+
+def latency_finding(found, variants):
+    """Return in a few words what the panel shows: how many variants are faster or slower at every batch size."""
+    verdicts = [{verdict(cell) for cell in found["variants"][name]["benchmark"].values()} for name in variants]
+    timed = [seen for seen in verdicts if seen]
+    faster, slower = timed.count({"faster"}), timed.count({"slower"})
+    rest = len(timed) - faster - slower
+    words = [f"{faster} of {len(timed)} int8 files are faster than fp32", f"{slower} slower"]
+    return ", ".join(words + ([f"{rest} depend on the batch or are undecided"] if rest else []))
+
+
+def accuracy_figure(results, variants):
+    """Size beside accuracy: a row a variant; left its file size, right its accuracy change with the 95 % interval.
+
+    Without labels the right side is the share of predictions that are fp32's, with Wilson's interval.
+
+    The change is in percentage points against fp32 on the same test images (Newcombe's interval for paired
+    proportions). An interval that crosses 0 shows no loss and no gain; its width is what the test set can resolve.
+    """
+    figure, axes = plt.subplots(
+        len(results), 2, figsize=(11, 1.1 + len(results) * (0.9 + 0.33 * len(variants))), layout="constrained",
+        squeeze=False, width_ratios=[2, 3],
+    )  # fmt: skip
+    colours = variant_colours(variants)
+    rows = range(len(variants))
+    for (size_axis, change_axis), (model, found) in zip(axes, results.items(), strict=True):
+        whole = found["variants"][BASELINE]["verify"]["size_bytes"]
+        sizes = [found["variants"][name]["verify"]["size_bytes"] for name in variants]
+        size_axis.barh(
+            rows, [100 * size / whole for size in sizes], color=[colours[name] for name in variants], height=0.6
+        )
+        for row, size in zip(rows, sizes, strict=True):
+            size_axis.text(100 * size / whole, row, f" {size / 1024:,.0f} KiB", va="center")
+        size_axis.set_title(f"{model}: size, fp32 is {whole / 1024:,.0f} KiB")
+        size_axis.set_xlabel("file size (% of fp32)")
+        size_axis.set_xlim(0, max(100 * size / whole for size in sizes) * 1.35)
+        size_axis.set_yticks(rows, variants)
+        labelled, base = is_labelled(found), found["variants"][BASELINE]["evaluate"]
+        nothing = 0 if labelled else 100
+        change_axis.axvline(nothing, color="black", lw=1)
+        for row, name in zip(rows, variants, strict=True):
+            judged = found["variants"][name]["evaluate"]
+            if "images" not in judged:
+                side = "left" if labelled else "right"
+                change_axis.text(
+                    nothing, row, " does not run here ", va="center", ha=side, color="#666666", style="italic"
+                )
+                continue
+            keys = ("accuracy_change", "change_low", "change_high")
+            value, low, high = [judged[key] for key in keys] if labelled else agreement(judged)
+            change_axis.plot([100 * low, 100 * high], [row, row], color=colours[name], lw=2.5)
+            change_axis.plot(100 * value, row, "o", color=colours[name], ms=7)
+        if labelled:
+            change_axis.set_title(f"{model}: accuracy, fp32 is {base['accuracy']:.2%} of {base['images']:,} images")
+            change_axis.set_xlabel("accuracy change against fp32 (percentage points, 95 % interval)")
+        else:
+            change_axis.set_title(f"{model}: agreement with fp32 on {base['images']:,} images without labels")
+            change_axis.set_xlabel("predictions that are fp32's (%, 95 % interval)")
+        change_axis.set_yticks(rows, [])
+        for axis in (size_axis, change_axis):
+            axis.set_ylim(len(variants) - 0.5, -0.5)
+            axis.grid(axis="y", visible=False)
+    return figure
+
+
+def changes_figure(results, variants):
+    """Changed predictions: a panel a network, a row a variant; what the accuracy change hides.
+
+    Left (orange) are images that fp32 had right and the variant has wrong, right (blue) the reverse; grey are images
+    with another wrong label. The accuracy change is blue minus orange; all of it changed for somebody. Without labels
+    all are grey.
+    """
+    figure, axes = _panels(results, variants)
+    for axis, (model, found) in zip(axes, results.items(), strict=True):
+        most = 1
+        for row, variant in enumerate(variants):
+            judged = found["variants"][variant]["evaluate"]
+            if "images" not in judged:
+                axis.text(0, row, " does not run here", va="center", color="#666666", style="italic")
+                continue
+            if "lost" not in judged:
+                axis.barh(row, judged["changed"], color=NEUTRAL, height=0.6)
+                axis.text(judged["changed"], row, f" {judged['changed']}", va="center")
+                most = max(most, judged["changed"])
+                continue
+            lost, gained, neutral = judged["lost"], judged["gained"], judged["neutral"]
+            axis.barh(row, -lost, color=LOST, height=0.6)
+            axis.barh(row, gained, color=GAINED, height=0.6)
+            axis.barh(row, neutral, left=gained, color=NEUTRAL, height=0.6)
+            axis.text(-lost, row, f"{lost} ", ha="right", va="center")
+            axis.text(gained + neutral, row, f" {gained} + {neutral}  (p = {judged['mcnemar_p']:.2g})", va="center")
+            most = max(most, lost, gained + neutral)
+        axis.axvline(0, color="black", lw=1)
+        axis.set_xlim(-most * 1.25 if is_labelled(found) else 0, most * 2.1)
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):g}"))
+        axis.set_xlabel("test images with another label than fp32")
+        axis.set_title(f"{model}: {changes_finding(found, variants)}")
+    kinds = {
+        LOST: "lost: fp32 right, int8 wrong",
+        GAINED: "gained: fp32 wrong, int8 right",
+        NEUTRAL: "neutral: both wrong",
+    }
+    if not all(map(is_labelled, results.values())):
+        kinds = {NEUTRAL: "changed; there are no labels to say which is right"}
+    handles = [plt.Rectangle((0, 0), 1, 1, color=colour, label=label) for colour, label in kinds.items()]
+    figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def changes_finding(found, variants):
+    """Return in a few words how many labels change, and for how many variants the net change is significant."""
+    judged = [found["variants"][name]["evaluate"] for name in variants]
+    judged = [metrics for metrics in judged if "changed" in metrics]
+    if not judged:
+        return "no variant runs here"
+    counts = sorted(metrics["changed"] for metrics in judged)
+    if not is_labelled(found):
+        return f"{counts[0]}-{counts[-1]} of {judged[0]['images']:,} predictions change"
+    real = sum(metrics["mcnemar_p"] < 0.05 for metrics in judged)
+    return f"{counts[0]}-{counts[-1]} labels change; net change significant for {real} of {len(judged)}"
+
+
+def _panels(results, variants):
+    """Return a figure with a panel a network side by side, rows labelled with the variants, first one on top."""
+    figure, axes = plt.subplots(
+        1, len(results), figsize=(max(7.5, 5.9 * len(results)), 1.6 + 0.45 * len(variants)), layout="constrained",
+        sharey=True, squeeze=False,
+    )  # fmt: skip
+    axes = list(axes[0])
+    axes[0].set_yticks(range(len(variants)), variants)
+    axes[0].set_ylim(len(variants) - 0.5, -0.5)
+    for axis in axes:
+        axis.grid(axis="y", visible=False)
+    return figure, axes

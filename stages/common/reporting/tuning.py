@@ -1,0 +1,143 @@
+"""What the search for the fastest recipe found, in the words and rows of the report."""
+
+import csv
+import json
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from stages.common.cpu import BUSY_LOAD_PER_CORE
+from stages.common.profiling.operators import runs_in_integers
+from stages.common.workspace import read_metrics
+
+FP32, TUNED = "fp32", "tuned"
+GOALS = {"latency": "fastest", "throughput": "fastest", "size": "smallest"}
+
+
+def tuning_section(root, model, batch):
+    """Return what the report says of a model's search: sentences, recipe and figure; None if there was no search.
+
+    `batch`: the batch size that `explain` is asked about.
+    """
+    path = Path(root) / "metrics" / "tune" / f"{model}.json"
+    if not path.is_file():
+        return None
+    metrics = read_metrics(path)[model]
+    sentences = [searched(metrics), found(metrics)]
+    explained = Path(root) / "plots" / "explain" / f"{model}.csv"
+    if metrics["chosen"] != FP32 and explained.is_file():
+        table = pd.read_csv(explained, keep_default_na=False)
+        table = table[table["batch"] == batch]
+        if TUNED in set(table["variant"]):
+            sentences += [saved(table, metrics), spent(table, batch)]
+    return {
+        "sentences": [*filter(None, sentences), speed_of_arithmetic(metrics)],
+        "recipe": recipe_entry(Path(root) / "plots" / "tune" / f"{model}.csv", model),
+        "figure": f"plots/tune/{model}.png",
+        "batch": metrics["batch"],
+        "images": metrics.get("validation", {}).get("images"),
+    }
+
+
+def searched(metrics):
+    """Return what was tried and what became of it."""
+    points = metrics["points"]
+    parts = {
+        "behind": "were behind",
+        "inaccurate": f"may lose more than {metrics['max_drop']:g} points of {'accuracy' if metrics['labelled'] else 'agreement'}",
+        "same_file": "gave the same file as another",
+        "failed": "do not work",
+        "not_reached": "were not reached in the time",
+    }
+    rest = [f"{points[key]} {words}" for key, words in parts.items() if points[key]]
+    goal = GOALS[metrics["objective"]]
+    load = metrics["load_per_core_before"]
+    busy = f" Other work disturbed it: the load average was {load:.2f} a core." if load > BUSY_LOAD_PER_CORE else ""
+    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {', '.join(rest)}.{busy}"
+
+
+def found(metrics):
+    """Return what was taken, with its intervals."""
+    hand = metrics.get("best_hand_written")
+    if metrics["chosen"] == FP32:
+        return "None of them is better for certain and keeps the accuracy: `tuned` is a copy of fp32."
+    smaller = metrics["fp32_size_bytes"] / metrics["size_bytes"]
+    speed = (
+        f"{smaller:.1f}x smaller than fp32, "
+        + "{speedup:.2f}x as fast ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics)
+    )
+    judged = metrics["validation"]
+    change, low, high = (100 * judged[key] for key in ("accuracy_change", "change_low", "change_high"))
+    what = "accuracy" if metrics["labelled"] else "agreement with fp32"
+    accuracy = f"on {judged['images']:,} validation images its {what} changes by {change:+.2f} points ({low:+.2f} to {high:+.2f})"
+    if "over_hand_written" not in metrics:
+        return f"`tuned` is `{metrics['chosen']}`, {speed}, which nothing else beats for certain; {accuracy}."
+    over = "{speedup:.2f}x ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics["over_hand_written"])
+    kept = "" if hand["change_low"] >= -metrics["max_drop"] / 100 else ", whose accuracy was not shown to hold"
+    return (
+        f"`tuned` is {speed} and {over} as fast as the best recipe written by hand, `{hand['name']}`{kept}; {accuracy}."
+    )
+
+
+def saved(table, metrics):
+    """Return where the time goes that is saved against the best hand-written recipe, None if nothing is."""
+    name = metrics.get("best_hand_written", {}).get("name")
+    if "over_hand_written" not in metrics or name not in set(table["variant"]):
+        return None
+    own, other = (table[table["variant"] == variant] for variant in (TUNED, name))
+    times, others = (part.groupby("layer")["microseconds"].sum() for part in (own, other))
+    whole = others.sum() - times.sum()
+    gains = others.sub(times, fill_value=0)
+    layer = gains.idxmax()
+    if whole <= 0 or not layer:
+        return None
+    before, after = (
+        " ".join(part[(part["layer"] == layer) & (part["kind"] == "layer")]["op_types"]) for part in (other, own)
+    )
+    return (
+        f"Why it is faster than `{name}`: of {whole:,.0f} us a call, {gains[layer]:,.0f} us are saved in {layer}, "
+        f"{after or 'gone'} in place of {before or 'nothing'}, with the conversions around it."
+    )
+
+
+def spent(table, batch):
+    """Return where the call's time goes, which is what holds it back."""
+    own = table[table["variant"] == TUNED]
+    integer = own["op_types"].map(lambda types: any(runs_in_integers(name) for name in types.split()))
+    layer = own["kind"] == "layer"
+    parts = {
+        "convolutions and matrix products in integers": layer & integer,
+        "other layers": layer & ~integer,
+        "conversions between types and layouts": own["kind"].isin(["quantize", "dequantize", "layout"]),
+    }
+    total = own["microseconds"].sum()
+    shares = {name: 100 * own[chosen]["microseconds"].sum() / total for name, chosen in parts.items()}
+    shares["no kernel"] = 100 - sum(shares.values())
+    listed = ", ".join(f"{share:.0f} % {name}" for name, share in shares.items() if share >= 0.5)
+    return f"Its call at batch {batch} is {listed}."
+
+
+def speed_of_arithmetic(metrics):
+    """Return how the speed of the file compares with what large matrix products reach on this machine."""
+    products = f"a large matrix product {metrics['int8_product_gops']:,.0f} in integers and {metrics['fp32_product_gops']:,.0f} in floating point"
+    if "tuned_gops" not in metrics:
+        return f"In billions of operations a second, {products} on this machine."
+    return (
+        f"In billions of operations a second `tuned` reaches {metrics['tuned_gops']:,.0f} at batch {metrics['batch']}, "
+        f"fp32 {metrics['fp32_gops']:,.0f}, {products}."
+    )
+
+
+def chosen_recipe(points_path):
+    """Return the chosen recipe from the table of points; None if it is fp32, or if there was no search."""
+    if not Path(points_path).is_file():
+        return None
+    with open(points_path, encoding="utf-8", newline="") as file:
+        return next((json.loads(row["recipe"]) for row in csv.DictReader(file) if row["outcome"] == "chosen"), None)
+
+
+def recipe_entry(points_path, model):
+    """Return the chosen recipe as YAML for `calibrate_quantize`; None if it is fp32."""
+    recipe = chosen_recipe(points_path)
+    return yaml.safe_dump({f"tuned-{model}": recipe}, sort_keys=False) if recipe else None

@@ -1,0 +1,131 @@
+"""One sentence a network: which file to use on this machine, and what it gains and costs. It follows from the metrics."""
+
+import math
+
+from stages.common.reporting.results import BASELINE, agreement, verdict
+
+LEAST_AGREEMENT = (
+    0.99  # MLPerf Inference asks a quantized model for 99 % of fp32's accuracy; no labels, no better measure
+)
+
+
+def sentence(model, found, variants):
+    """Return the verdict on a network as one sentence that names the best variant, or says why there is none.
+
+    Of those that run here without a detectable loss of accuracy the fastest on average over the batch sizes (geometric
+    mean) is looked for; the best is the first of `variants` that cannot be told from it by the intervals. A loss is
+    detectable where the whole interval of the change is below zero; without labels, where that of the agreement with
+    fp32 is below LEAST_AGREEMENT, since a change of accuracy is never larger than the share of changed predictions.
+    """
+    timed = [name for name in variants if found["variants"][name]["benchmark"] and not is_fp32(found, name)]
+    if not timed:
+        return f"No int8 file of {model} runs on this onnxruntime: keep fp32."
+    sound = [name for name in timed if not loses_accuracy(found["variants"][name]["evaluate"])]
+    if not sound and not has_accuracy(found["variants"][timed[0]]["evaluate"]):
+        most = max(timed, key=lambda name: found["variants"][name]["evaluate"]["argmax_agreement"])
+        return f"Every int8 file of {model} decides otherwise than fp32 too often, `{most}` the least: it {cost(found, most)}; keep fp32, or measure with labels."
+    if not sound:
+        least = max(timed, key=lambda name: found["variants"][name]["evaluate"]["accuracy_change"])
+        return f"Every int8 file of {model} loses accuracy, `{least}` the least with {change(found, least)}: keep fp32, or accept that loss."
+    cells_of = {name: found["variants"][name]["benchmark"] for name in sound}
+    fastest = max(sound, key=lambda name: mean_speedup(cells_of[name]))
+    best, *others = [name for name in sound if overlap(cells_of[name], cells_of[fastest])]
+    cells = cells_of[best]
+    verdicts = {batch: verdict(cell) for batch, cell in cells.items()}
+    what = f"{smaller(found, best)} and {cost(found, best)}{as_fast(others)}"
+    if set(verdicts.values()) == {"faster"}:
+        return f"On this machine use `{best}` for {model}: {speeds(cells)}, {what}."
+    faster = {batch: cell for batch, cell in cells.items() if verdicts[batch] == "faster"}
+    if faster:
+        rest = {batch: cell for batch, cell in cells.items() if batch not in faster}
+        return (
+            f"For {model} int8 pays at some batch sizes only: `{best}` is {speeds(faster)} but {speeds(rest)}, {what}."
+        )
+    if "slower" in verdicts.values():
+        return f"For {model} int8 buys size, not speed, on this machine: the fastest, `{best}`, is {speeds(cells)}, {what}."
+    return f"For {model} no difference in speed can be shown: `{best}` is {speeds(cells)}, {what}."
+
+
+def is_fp32(found, name):
+    """Return whether a variant is a copy of fp32, as `tuned` is where nothing is faster: same size, same logits."""
+    sizes = {found["variants"][variant]["verify"]["size_bytes"] for variant in (BASELINE, name)}
+    return len(sizes) == 1 and found["variants"][name]["evaluate"].get("max_abs_logit_difference") == 0
+
+
+def overlap(cells, others):
+    """Return whether the intervals of two variants overlap at every batch size that both were timed at."""
+    return all(
+        cells[batch]["speedup_low"] <= others[batch]["speedup_high"]
+        and others[batch]["speedup_low"] <= cells[batch]["speedup_high"]
+        for batch in cells
+        if batch in others
+    )
+
+
+def as_fast(others):
+    """Return which other variants are as fast as the best, in words."""
+    if not others:
+        return ""
+    names = [f"`{name}`" for name in others]
+    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+    return f"; {listed} cannot be told from it in speed"
+
+
+def loses_accuracy(judged):
+    """Return whether the whole 95 % interval of the accuracy change is below zero, or what stands for it without labels."""
+    if not has_accuracy(judged):
+        return agreement(judged)[2] < LEAST_AGREEMENT
+    return judged.get("change_high", 0) < 0
+
+
+def has_accuracy(judged):
+    """Return whether a variant's accuracy could be measured: not without labels."""
+    return "changed" not in judged or "accuracy_change" in judged
+
+
+def mean_speedup(cells):
+    """Return the geometric mean of the speedups over the batch sizes."""
+    return math.exp(sum(math.log(cell["speedup"]) for cell in cells.values()) / len(cells))
+
+
+def speeds(cells):
+    """Return the speedups in words: "1.9x faster at batch 1 and 2.2x at batch 32", slower ones as times fp32's time."""
+    words, before = [], None
+    for batch, cell in cells.items():
+        state = verdict(cell)
+        if state == "undecided":
+            words.append(f"undecided at batch {batch} ({cell['speedup_low']:.2f}x to {cell['speedup_high']:.2f}x)")
+        else:
+            factor = cell["speedup"] if state == "faster" else 1 / cell["speedup"]
+            words.append(f"{factor:.1f}x{'' if state == before else f' {state}'} at batch {batch}")
+        before = state
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def smaller(found, name):
+    """Return the file size against fp32's in words."""
+    ratio = found["variants"][BASELINE]["verify"]["size_bytes"] / found["variants"][name]["verify"]["size_bytes"]
+    return f"{ratio:.1f}x smaller" if ratio >= 1 else f"{1 / ratio:.1f}x larger"
+
+
+def cost(found, name):
+    """Return what the variant does to the accuracy, in words with its interval."""
+    judged = found["variants"][name]["evaluate"]
+    if not has_accuracy(judged):
+        share, low, high = (100 * value for value in agreement(judged))
+        return (
+            f"agrees with fp32 on {share:.2f} % of {judged['images']:,} images (95 % interval {low:.2f} to {high:.2f}), "
+            "whose labels are not known"
+        )
+    if "change_low" not in judged:
+        return "its accuracy was not measured"
+    if judged["change_low"] > 0:
+        return f"even gains accuracy ({change(found, name)})"
+    return f"loses {'accuracy' if loses_accuracy(judged) else 'no detectable accuracy'} ({change(found, name)})"
+
+
+def change(found, name):
+    """Return the accuracy change in percentage points with its interval."""
+    judged = found["variants"][name]["evaluate"]
+    values = (100 * judged[key] for key in ("accuracy_change", "change_low", "change_high"))
+    return "{:+.2f} points, 95 % interval {:+.2f} to {:+.2f}".format(*values)
