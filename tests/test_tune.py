@@ -6,6 +6,7 @@ import re
 import time
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -256,6 +257,17 @@ def test_of_two_formats_that_tie_qdq_is_the_simpler():
     qdq, older = point("a", quant_format="QDQ"), point("b", quant_format="QOperator")
     qdq.raced, older.raced = (0.505, 0.49, 0.52), (0.500, 0.49, 0.51)
     assert search.by_simplicity([older, qdq]) == [qdq, older]
+
+
+def test_the_field_has_what_is_close_and_a_few_more_whatever_the_screening_says():
+    screened = {"a": 0.3, "b": 0.5, "c": 0.6, "d": 0.7, "e": 0.8, "lost": None}
+    points = [Point(name, SEARCHED, {}, screened=time) for name, time in screened.items()]
+    points[-1].drop("failed", "does not work")
+    screening = SimpleNamespace(points=points, score=lambda one: one.screened)
+    assert [one.name for one in search.field_of(screening)] == ["a", "b", "c", "d"]
+    assert (points[4].outcome, points[4].reason) == ("behind", "2.67 times the best of the screening")
+    close = [Point(f"p{number}", SEARCHED, {}, screened=0.5 + number / 1000) for number in range(10)]
+    assert len(search.field_of(SimpleNamespace(points=close, score=lambda one: one.screened))) == search.FIELD
 
 
 def test_a_race_finds_the_fastest_and_says_how_far_behind_the_others_were(monkeypatch):

@@ -35,6 +35,7 @@ GROUP_SECONDS = 0.03  # of the calls of a screened file, and of fp32's beside it
 FEWEST_CALLS, MOST_CALLS = 4, 200
 PROFILE_ROUNDS = 3
 FIELD, CLOSE = 8, 1.25  # how many are raced at most, and how much slower than the best in the screening
+FEWEST_RACED = 4  # however far behind: the best may owe its place to a call of fp32's that was disturbed
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 20
 TIE = 1.02  # of the best's time: for what is nearer a smaller file, or a simpler recipe, is worth more
 
@@ -199,7 +200,7 @@ def field_of(screening):
     for point in alive:
         if len(field) >= FIELD:
             point.drop(BEHIND, f"not among the {FIELD} best of the screening")
-        elif screening.score(point) > CLOSE * screening.score(alive[0]):
+        elif len(field) >= FEWEST_RACED and screening.score(point) > CLOSE * screening.score(alive[0]):
             point.drop(
                 BEHIND, f"{screening.score(point) / screening.score(alive[0]):.2f} times the best of the screening"
             )
