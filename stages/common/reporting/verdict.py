@@ -4,6 +4,7 @@ import math
 
 from stages.common.reporting.results import BASELINE, agreement, verdict
 
+CLEARLY_SMALLER = 0.95  # of the size
 LEAST_AGREEMENT = (
     0.99  # MLPerf Inference asks a quantized model for 99 % of fp32's accuracy; no labels, no better measure
 )
@@ -42,7 +43,7 @@ def sentence(model, found, variants):
             f"For {model} int8 pays at some batch sizes only: `{best}` is {speeds(faster)} but {speeds(rest)}, {what}."
         )
     if "slower" in verdicts.values():
-        return f"For {model} int8 buys size, not speed, on this machine: the fastest, `{best}`, is {speeds(cells)}, {what}."
+        return f"For {model} int8 buys size, not speed, on this machine: the fastest, `{best}`, is {speeds(cells)}, {what}{smallest(found, sound, best)}."
     return f"For {model} no difference in speed can be shown: `{best}` is {speeds(cells)}, {what}."
 
 
@@ -108,6 +109,15 @@ def smaller(found, name):
     return f"{ratio:.1f}x smaller" if ratio >= 1 else f"{1 / ratio:.1f}x larger"
 
 
+def smallest(found, sound, best):
+    """Return which variant to take for size, where another than `best` is clearly smaller, in words."""
+    sizes = {name: found["variants"][name]["verify"]["size_bytes"] for name in sound}
+    name = min(sound, key=sizes.get)
+    if sizes[name] > CLEARLY_SMALLER * sizes[best]:
+        return ""
+    return f"; the smallest, `{name}`, is {smaller(found, name)} and {cost(found, name)}"
+
+
 def cost(found, name):
     """Return what the variant does to the accuracy, in words with its interval."""
     judged = found["variants"][name]["evaluate"]
@@ -121,7 +131,8 @@ def cost(found, name):
         return "its accuracy was not measured"
     if judged["change_low"] > 0:
         return f"even gains accuracy ({change(found, name)})"
-    return f"loses {'accuracy' if loses_accuracy(judged) else 'no detectable accuracy'} ({change(found, name)})"
+    what = "accuracy" if loses_accuracy(judged) else "no detectable accuracy"
+    return f"loses {what} on {judged['images']:,} images ({change(found, name)})"
 
 
 def change(found, name):
