@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from stages.common.workspace import UserError
+from stages.tools import sweep_points
 from stages.tools.lockfile import Lock
 from stages.tools.revisions import NotStored, Revision
 from stages.tools.sweep import summarize
@@ -350,3 +351,27 @@ def test_the_commands_of_the_message_bring_missing_predictions_back(pipeline):
     checkout, repro, _ = str(missing.value).split("`")[1::2]
     shell(f"{checkout} && {repro} && git checkout -q main")
     assert Revision("HEAD~1").read(path) == b"predictions 0 200 1"
+
+
+def test_a_point_is_lost_only_if_it_stays_so_and_a_folder_that_goes_away_is_asked_for_again(monkeypatch):
+    """A worker that ends between two of DVC's answers leaves a point that is running in one and has no process."""
+    done, lost = Point("done", FINISHED, {}), Point("gone", LOST, {})
+
+    def look_at(*answers):
+        rest = iter(answers)
+
+        def next_answer():
+            answer = next(rest)
+            if isinstance(answer, Exception):
+                raise answer
+            return answer
+
+        monkeypatch.setattr(sweep_points, "points_now", next_answer)
+        monkeypatch.setattr(sweep_points, "LOOK_SECONDS", 0)
+        return collect()
+
+    gone = UserError("`dvc exp show --json` failed: the folder does not exist.")
+    assert look_at([done, lost], [done]) == look_at(gone, [done]) == [done]
+    assert look_at([done, lost], [done, lost], [done, lost]) == [done, lost]
+    with pytest.raises(UserError):
+        look_at(gone, gone, gone)

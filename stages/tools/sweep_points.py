@@ -3,6 +3,8 @@
 import json
 import os
 import subprocess
+import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import psutil
 from stages.common.workspace import UserError, parse_yaml
 from stages.tools.lockfile import Lock
 
+LOOKS, LOOK_SECONDS = 3, 2.0  # how often what seems lost is looked at, and the time in between
 FINISHED, FAILED, LOST, RUNNING, WAITING = "finished", "failed", "lost", "running", "waiting"
 
 
@@ -31,7 +34,22 @@ class Point:
 
 
 def collect():
-    """Return the Points of the current commit, the commit itself first, then its experiments, oldest first."""
+    """Return the Points of the current commit, the commit itself first, then its experiments, oldest first.
+
+    While workers run, an experiment can end between two questions, and then seems lost, or takes its folder away while
+    DVC reads it: what seems so is asked again.
+    """
+    for _ in range(LOOKS - 1):
+        with suppress(UserError):
+            points = points_now()
+            if not any(point.state == LOST for point in points):
+                return points
+        time.sleep(LOOK_SECONDS)
+    return points_now()
+
+
+def points_now():
+    """Return the Points as they seem in one look."""
     *_, commit = json.loads(ask("dvc", "exp", "show", "--json"))
     queue = ask("dvc", "queue", "status")
     working = "Worker status: 0 active, 0 idle" not in queue
