@@ -100,7 +100,7 @@ PIPELINE = """
 stages:
   train:
     cmd: python work.py train models/cnn/onnx/fp32.onnx
-    deps: [work.py]
+    deps: [work.py, shared]
     params: [train]
     outs: [models/cnn/onnx/fp32.onnx]
   calibrate-quantize:
@@ -175,6 +175,9 @@ def pipeline(tmp_path, monkeypatch):
     shell("dvc config core.autostage true && dvc config cache.type reflink,hardlink,symlink,copy")
     Path("dvc.yaml").write_text(PIPELINE)
     Path("work.py").write_text(WORK)
+    Path("shared").mkdir()
+    Path("shared/part.py").write_text("# a module of a package\n")
+    Path(".dvcignore").write_text("__pycache__/\n")
     Path(".gitignore").write_text("/models/**/*.onnx\n/models/**/*.npz\n")
     parameters(epochs=2, seed=0, images=200, threads=1)
     shell("dvc repro -q && git add . && git commit -qm base")
@@ -337,6 +340,23 @@ def test_a_result_is_stale_when_its_parameters_or_what_it_was_made_from_changed(
     assert lock.stale_because(benchmark) == "models/cnn/onnx is newer"
     Path("work.py").write_text(f"{WORK}# a comment\n")
     assert "work.py" in Revision("workspace").lock.code_changed(metrics)
+
+
+@pytest.mark.slow
+def test_a_folder_counts_as_it_lies_there(pipeline):
+    """With what a variant that was taken out has left in it, and, of code, without what Python keeps beside it."""
+    benchmark, metrics = "metrics/benchmark/cnn.json", "metrics/evaluate/cnn/static-s8s8.json"
+    Path("models/cnn/onnx/taken-out.onnx").write_text("left behind")
+    Path("shared/__pycache__").mkdir()
+    Path("shared/__pycache__/part.pyc").write_text("compiled")
+    shell("dvc repro -q && git add --all && git commit -qm left")
+    for name in ("HEAD", "workspace"):
+        lock = Revision(name).lock
+        assert lock.stale_because(benchmark) is None and lock.code_changed(metrics) == []
+    Path("shared/part.py").write_text("# another\n")
+    assert Revision("workspace").lock.code_changed(metrics) == ["shared"]
+    Path("models/cnn/onnx/taken-out.onnx").write_text("changed")
+    assert Revision("workspace").lock.stale_because(benchmark) == "models/cnn/onnx is newer"
 
 
 @pytest.mark.slow

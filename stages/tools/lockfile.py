@@ -13,12 +13,13 @@ from stages.common.workspace import parse_yaml
 class Lock:
     """A revision's dvc.lock.
 
-    `read(path)` returns the bytes of a Git-tracked file of that revision, or None. `stages` are the names of its
-    pipeline's stages, where they are known: DVC never takes a removed stage out of dvc.lock.
+    `read(path)` returns the bytes of a Git-tracked file of that revision, or None; `walk(path)` the paths of the files in a
+    folder. `stages` are the names of its pipeline's stages, where they are known: DVC never takes a removed stage out of
+    dvc.lock.
     """
 
-    def __init__(self, read, stages=None):
-        self._read, self._parsed = read, {}
+    def __init__(self, read, stages=None, walk=lambda path: []):
+        self._read, self._walk, self._parsed = read, walk, {}
         locked = self._content("dvc.lock").get("stages", {})
         self.stages = {name: entry for name, entry in locked.items() if stages is None or name in stages}
         self.outs = {
@@ -60,7 +61,8 @@ class Lock:
                         return "{} is {} and it ran with {}".format(*difference)
             for dep in self._deps(stage):
                 made = self._made(dep["path"])
-                if made and made != dep.get("md5"):
+                # A variant that was taken out leaves its files in folders that others depend on: as they are is right, too.
+                if made and dep.get("md5") not in (made, self._stored(dep["path"])):
                     return f"{dep['path']} is newer"
         return None
 
@@ -69,8 +71,8 @@ class Lock:
         changed = set()
         for stage in self.upstream(path):
             for dep in self._deps(stage):
-                content = None if self._members(dep["path"]) else self._read(dep["path"])
-                if content is not None and hashlib.md5(content, usedforsecurity=False).hexdigest() != dep.get("md5"):
+                stored = None if self._members(dep["path"]) else self._stored(dep["path"])
+                if stored and stored != dep.get("md5"):
                     changed.add(dep["path"])
         return sorted(changed)
 
@@ -85,10 +87,26 @@ class Lock:
         """Return the MD5 that a dependency would have now, or None if no stage makes it. A folder's is DVC's own."""
         if path in self.outs:
             return self.md5(path)
-        files = [{"md5": self.md5(out), "relpath": out.removeprefix(f"{path}/")} for out in self._members(path)]
-        files.sort(key=lambda file: file["relpath"].split("/"))
-        text = json.dumps(files, sort_keys=True).encode()
-        return f"{hashlib.md5(text, usedforsecurity=False).hexdigest()}.dir" if files else None
+        return folder_md5(path, {out: self.md5(out) for out in self._members(path)})
+
+    def _stored(self, path):
+        """Return the MD5 of a file, or of a folder as DVC counts it, as the revision has it; None if it is not there."""
+        content = self._read(path)
+        if content is not None:
+            return md5_of(content)
+        files = {file: self.md5(file) or md5_of(self._read(file) or b"") for file in self._walk(path)}
+        return folder_md5(path, files)
+
+
+def md5_of(content):
+    return hashlib.md5(content, usedforsecurity=False).hexdigest()
+
+
+def folder_md5(path, files):
+    """Return DVC's MD5 of a folder from {path of a file in it: its MD5}; None of an empty one."""
+    entries = [{"md5": md5, "relpath": file.removeprefix(f"{path}/")} for file, md5 in files.items()]
+    entries.sort(key=lambda entry: entry["relpath"].split("/"))
+    return f"{md5_of(json.dumps(entries, sort_keys=True).encode())}.dir" if entries else None
 
 
 def lookup(settings, key):

@@ -25,7 +25,7 @@ class Revision:
             self.files = DVCFileSystem(rev=None if name == WORKSPACE else name)
             self.commit = None if name == WORKSPACE else self.files.repo.get_rev()
             stages = {getattr(stage, "name", None) for stage in self.files.repo.index.stages}  # a .dvc file has no name
-            self.lock = Lock(self._read_or_none, stages)
+            self.lock = Lock(self._read_or_none, stages, self._files_in)
         except DvcException as error:
             raise UserError(
                 f"{name} cannot be read ({error}): give a branch, tag, commit or experiment name, from the root of the repository."
@@ -43,6 +43,14 @@ class Revision:
             return self.files.read_bytes(path)
         except (FileNotFoundError, IsADirectoryError):
             return None
+
+    def _files_in(self, folder):
+        """Return the paths of the files in a folder, without what Python keeps there and what is being written."""
+        try:
+            found = self.files.find(folder)
+        except FileNotFoundError:
+            return []
+        return [path for path in found if "__pycache__" not in path and not path.endswith(".tmp")]
 
     def read_yaml(self, path):
         """Return the content of a YAML or JSON file, an empty dictionary if there is none."""
