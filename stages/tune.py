@@ -53,6 +53,8 @@ def sentence(model, metrics):
     if metrics["chosen"] == "fp32":
         return f"{model}: {tried}, none is better than fp32 at batch {metrics['batch']}: tuned is a copy of fp32"
     speed = "{speedup:.2f}x ({speedup_low:.2f}-{speedup_high:.2f})".format(**metrics)
+    if metrics["objective"] == "size":
+        speed = f"{metrics['size_bytes']:,} bytes of {metrics['fp32_size_bytes']:,}, {speed}"
     over = metrics.get("over_hand_written")
     words = (
         f", {over['speedup']:.2f}x ({over['speedup_low']:.2f}-{over['speedup_high']:.2f}) of {metrics['best_hand_written']['name']}"

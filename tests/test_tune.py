@@ -149,7 +149,7 @@ def test_accuracy_that_is_not_shown_to_hold_is_not_taken(workspace, capsys):
     workspace(max_drop=0.0)
     metrics, rows = run()
     assert metrics["chosen"] == "fp32" and metrics["points"]["inaccurate"] > 0
-    assert re.search(r"accuracy \S+ points, and it could be -\d", rows[0]["reason"] + rows[-1]["reason"])
+    assert any(re.search(r"accuracy \S+ points, and it could be -\d", row["reason"]) for row in rows)
     assert (
         "validation images cannot show that no more than 0 points are lost: raise max_drop" in capsys.readouterr().out
     )

@@ -109,7 +109,7 @@ def find_causes(variant, batch, profiles, original, weighted):
             "cause": words.replace("{}", _amount(difference)),
             "kind": kind,
             "layer": layer,
-            "microseconds": round(float(np.median(difference)), 1),
+            "microseconds": round(float(np.median(difference)), 3),
         }
         for kind, layer, words, difference, nodes in found
         if shown(difference, call_us, nodes)

@@ -66,6 +66,8 @@ def draw_changed(path, *, model, variant, images, labels, baseline, logits, chan
     cells = np.ravel(figure.subplots(rows, COLUMNS, squeeze=False))
     for cell in cells:
         cell.axis("off")
+    if not len(places):
+        cells[0].text(0, 0.5, f"none of {len(logits):,} images is given another label than by fp32", fontsize=11)
     for cell, place in zip(cells, shown, strict=False):
         image = np.asarray(images[place], dtype=np.float32)
         label = None if labels is None else int(labels[place])

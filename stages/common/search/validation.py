@@ -15,7 +15,7 @@ def draw_validation(*, seed, images, available, taken):
     free = np.setdiff1d(np.arange(available), taken)
     if images > len(free):
         raise UserError(
-            f"tune asks for {images} validation images, and of {available} training images {len(free)} are left beside those of the calibration: ask for fewer."
+            f"tune asks for {images} validation images, and of {available} training images {len(free)} are left beside those of the calibration: ask for fewer, or make `calibrate.images` smaller."
         )
     return np.sort(np.random.default_rng(seed).choice(free, images, replace=False))
 
