@@ -16,7 +16,7 @@ from small_models import U8S8, images_for, save_plain
 from stages import build_tuned, calibrate_quantize, plot_tune, tune
 from stages.common import machine_lock
 from stages.common.reporting.tuning import found
-from stages.common.search import search
+from stages.common.search import race, screening, search
 from stages.common.search.points import HAND_WRITTEN, SEARCHED, Point
 from stages.common.search.validation import draw_validation
 from stages.common.session.runtime import predict_images
@@ -48,7 +48,7 @@ def folder(tmp_path_factory):
 def workspace(folder, monkeypatch, tmp_path):
     """The folder as the working folder; returns a function that writes params.yaml with another plan or other recipes."""
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(tune, "machine_lock", partial(machine_lock.machine_lock, tmp_path / "lock"))
+    monkeypatch.setattr(search, "machine_lock", partial(machine_lock.machine_lock, tmp_path / "lock"))
 
     def write(recipes=None, **plan):
         params = {
@@ -105,7 +105,7 @@ def test_the_recipe_is_reproduced_byte_for_byte_by_build_tuned_and_as_a_variant_
         "swap_relu_maxpool": ["pool_1"],
         "calibrate": CALIBRATE | {"symmetric": False, "moving_average": False},
     }
-    builder = tune.Builder("preprocessed.onnx", "train.npy", 600, SCALING, CALIBRATE, folder)
+    builder = search.Builder("preprocessed.onnx", "train.npy", 600, SCALING, CALIBRATE, folder)
     builder.ranges(builder.spelled_out(U8S8))
     point = Point(
         "searched-01", SEARCHED, builder.spelled_out({key: recipe[key] for key in recipe if key != "calibrate"})
@@ -125,7 +125,7 @@ def test_the_recipe_is_reproduced_byte_for_byte_by_build_tuned_and_as_a_variant_
 def test_where_all_that_can_be_tried_is_slower_the_answer_is_fp32_itself(workspace, monkeypatch, capsys):
     """The space is cut down to files with no fast kernels."""
     workspace(recipes={"slow": SLOW})
-    monkeypatch.setattr(search, "TYPES", ())
+    monkeypatch.setattr(screening, "TYPES", ())
     metrics, _ = run()
     assert metrics["chosen"] == "fp32" and "speedup" not in metrics
     assert "none is better than fp32 at batch 8: tuned is a copy of fp32" in capsys.readouterr().out
@@ -139,7 +139,7 @@ def test_where_all_that_can_be_tried_is_slower_the_answer_is_fp32_itself(workspa
 
 def test_by_size_a_smaller_file_is_taken_even_if_it_is_slower(workspace, monkeypatch):
     workspace(recipes={"slow": SLOW}, objective="size")
-    monkeypatch.setattr(search, "TYPES", ())
+    monkeypatch.setattr(screening, "TYPES", ())
     metrics, _ = run()
     assert metrics["chosen"] == "slow" and metrics["size_bytes"] < Path("fp32.onnx").stat().st_size / 3
 
@@ -188,7 +188,7 @@ def test_the_search_holds_the_lock_of_the_machine(workspace, monkeypatch):
         taken.append(True)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(tune, "machine_lock", lock)
+    monkeypatch.setattr(search, "machine_lock", lock)
     with pytest.raises(KeyboardInterrupt):
         run()
     assert taken
@@ -206,10 +206,10 @@ def test_validation_images_are_no_calibration_images():
 
 def test_the_time_that_predictions_may_take_bounds_the_validation_images():
     plan = {"seconds": 150, "validation_images": 5000}
-    assert tune.affordable_images(plan, 1e-4, 5e-5, free=59_000) == 5000
-    assert tune.affordable_images(plan, 0.016, 0.005, free=59_000) == 1693
-    assert tune.affordable_images(plan, 10.0, 5.0, free=59_000) == tune.FEWEST_IMAGES
-    assert tune.affordable_images(plan, 1e-4, 5e-5, free=80) == 80
+    assert search.affordable_images(plan, 1e-4, 5e-5, free=59_000) == 5000
+    assert search.affordable_images(plan, 0.016, 0.005, free=59_000) == 1693
+    assert search.affordable_images(plan, 10.0, 5.0, free=59_000) == search.FEWEST_IMAGES
+    assert search.affordable_images(plan, 1e-4, 5e-5, free=80) == 80
 
 
 def point(name="searched-01", origin=SEARCHED, size=100, **recipe):
@@ -250,24 +250,24 @@ def test_of_those_that_tie_the_smaller_and_then_the_simpler_is_tried_first_and_t
     big = point("big", size=300)
     elaborate.raced, simple.raced, slow.raced = (0.500, 0.49, 0.51), (0.505, 0.49, 0.52), (0.6, 0.59, 0.61)
     big.raced = (0.499, 0.498, 0.5)
-    assert search.by_simplicity([big, elaborate, slow, simple]) == [simple, elaborate, big, slow]
+    assert race.by_simplicity([big, elaborate, slow, simple]) == [simple, elaborate, big, slow]
 
 
 def test_of_two_formats_that_tie_qdq_is_the_simpler():
     qdq, older = point("a", quant_format="QDQ"), point("b", quant_format="QOperator")
     qdq.raced, older.raced = (0.505, 0.49, 0.52), (0.500, 0.49, 0.51)
-    assert search.by_simplicity([older, qdq]) == [qdq, older]
+    assert race.by_simplicity([older, qdq]) == [qdq, older]
 
 
 def test_the_field_has_what_is_close_and_a_few_more_whatever_the_screening_says():
     screened = {"a": 0.3, "b": 0.5, "c": 0.6, "d": 0.7, "e": 0.8, "lost": None}
     points = [Point(name, SEARCHED, {}, screened=time) for name, time in screened.items()]
     points[-1].drop("failed", "does not work")
-    screening = SimpleNamespace(points=points, score=lambda one: one.screened)
-    assert [one.name for one in search.field_of(screening)] == ["a", "b", "c", "d"]
+    seen = SimpleNamespace(points=points, score=lambda one: one.screened)
+    assert [one.name for one in search.field_of(seen)] == ["a", "b", "c", "d"]
     assert (points[4].outcome, points[4].reason) == ("behind", "2.67 times the best of the screening")
     close = [Point(f"p{number}", SEARCHED, {}, screened=0.5 + number / 1000) for number in range(10)]
-    assert len(search.field_of(SimpleNamespace(points=close, score=lambda one: one.screened))) == search.FIELD
+    assert len(search.field_of(SimpleNamespace(points=close, score=lambda one: one.screened))) == race.FIELD
 
 
 def test_a_race_finds_the_fastest_and_says_how_far_behind_the_others_were(monkeypatch):
@@ -282,8 +282,8 @@ def test_a_race_finds_the_fastest_and_says_how_far_behind_the_others_were(monkey
             for name in ["fp32", *(one.name for one in field)]
         }
 
-    monkeypatch.setattr(search, "timed_rounds", simulate)
-    left = search.race(points, "fp32.onnx", np.zeros((1, 1)), clock=Stopped(), threads=1)
+    monkeypatch.setattr(race, "timed_rounds", simulate)
+    left = race.race(points, "fp32.onnx", np.zeros((1, 1)), clock=Stopped(), threads=1)
     assert [one.name for one in left] == ["a", "d"] and heats == [4, 2]
     assert left[0].raced[1] < 0.5 < left[0].raced[2]
 
