@@ -63,7 +63,11 @@ class Lock:
                 made = self._made(dep["path"])
                 # A variant that was taken out leaves its files in folders that others depend on: as they are is right, too.
                 if made and dep.get("md5") not in (made, self._stored(dep["path"])):
-                    return f"{dep['path']} is newer"
+                    is_folder = dep["path"] not in self.outs
+                    rest = (
+                        ", or holds what a variant that was taken out has left there: delete that" if is_folder else ""
+                    )
+                    return f"{dep['path']} is newer{rest}"
         return None
 
     def code_changed(self, path):
