@@ -20,6 +20,7 @@ from stages.common.workspace import read_metrics, run_main, whole_file
 HOLDS, FAILS, GREY = "#0072B2", "#D55E00", "#666666"  # Okabe and Ito's; grey for what was not compared
 
 TICKS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.8, 1, 1.5, 2, 3, 4, 6, 10, 20)
+FINE_TICKS = tuple(tenths / 10 for tenths in range(3, 25))  # where no point is twice as slow as another
 
 
 def read_points(path):
@@ -53,6 +54,12 @@ def front(points):
     return found
 
 
+def ticks(points):
+    """Return the ticks of the axis of time, which fp32's 1 is always on."""
+    times = [1.0, *(point["time"] for point in points)]
+    return FINE_TICKS if max(times) < 2 * min(times) else TICKS
+
+
 def draw_figure(model, points, metrics):
     """Return the figure; `metrics` are tune's of the model."""
     figure = Figure(figsize=(11, 4.6), dpi=150, layout="constrained")
@@ -79,14 +86,15 @@ def draw_figure(model, points, metrics):
     for axes in (sizes, changes):
         axes.axvline(1, color="black", lw=0.8)
         axes.set_xscale("log")
-        axes.xaxis.set_major_locator(FixedLocator(TICKS))
+        axes.xaxis.set_major_locator(FixedLocator(ticks(points)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
         axes.set_xlabel(f"time relative to fp32 at batch {metrics['batch']} (log scale)")
         axes.spines[["top", "right"]].set_visible(False)
     sizes.set_ylabel("file size (KiB)")
     sizes.set_ylim(bottom=0)
-    changes.set_ylabel("accuracy change on validation images\n(percentage points)")
+    what = "accuracy change" if metrics["labelled"] else "agreement with fp32, change"
+    changes.set_ylabel(f"{what} on validation images\n(percentage points)")
     figure.suptitle(title_of(model, points, metrics), x=0.01, ha="left", fontsize=10)
     figure.legend(handles=_legend(figure), loc="outside lower center", ncols=6, frameon=False, fontsize=9)
     return figure

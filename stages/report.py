@@ -69,8 +69,7 @@ def absolute_rows(root, model, found, variants):
 def with_spread(model, rows, draws):
     """Put the spread over calibration draws beside the accuracy of the variants for which it was measured."""
     for row in rows if draws else ():
-        spread = explanations.draw_spread(draws, row["variant"].text)
-        cell = Cell("" if spread is None else f"{100 * spread:.3f}", f"metrics/sensitivity/{model}.json")
+        cell = Cell(explanations.draw_spread(draws, row["variant"].text), f"metrics/sensitivity/{model}.json")
         at = list(row).index("size") + 2  # behind accuracy, or agreement
         items = list(row.items())
         row.clear()

@@ -158,10 +158,14 @@ def draw_rows(model, variant, found):
 
 
 def draw_spread(metrics, variant):
-    """Return the spread over draws (sd, a fraction) of the size nearest to the recipe's own, or None."""
+    """Return the spread over draws (sd, in points) of the size nearest to the recipe's own, with its sample; "" if unknown.
+
+    The sample can be smaller than that of the accuracy beside it, and the spread then is larger than that accuracy's.
+    """
     found = (metrics or {}).get(variant)
     if not found:
-        return None
+        return ""
     sizes = [int(name.removeprefix("images_")) for name in found if name.startswith("images_")]
     nearest = min(sizes, key=lambda size: abs(size - found["recipe"]["images"]))
-    return found[f"images_{nearest}"]["spread"]
+    cell = found[f"images_{nearest}"]
+    return f"{100 * cell['spread']:.3f}, {cell['seeds']} draws of {nearest:,}, {found['test_images']:,} tested"
