@@ -523,3 +523,33 @@ def test_training_on_own_data_needs_labels(own, params):
     np.save("data/own/test-labels.npy", np.empty(0, np.int64))
     [mistake] = own_mistakes(chosen, Path())
     assert mistake.startswith("data/own/test-labels.npy is empty, and `train` draws its curve with them")
+
+
+def test_a_number_of_bad_values_says_how_many_images_were_looked_at(own):
+    np.save("data/own/train-images.npy", np.full((500, *SHAPE), np.nan, np.float32))
+    [mistake] = own(network())
+    assert "has 4608 non-finite values, the first in image 0" in mistake  # 64 images of 2x6x6
+    assert mistake.endswith("(64 of 500 images were looked at)")
+
+
+def test_a_missing_axis_for_the_channels_is_named_with_the_command_that_adds_it(own):
+    for part in ("train", "test"):
+        np.save(f"data/own/{part}-images.npy", np.load(f"data/own/{part}-images.npy")[:, 0])
+    mistakes = own(network(shape=(1, 6, 6), channels=1))
+    assert len(mistakes) == 2 and all("an axis for the channels is missing, `python -c" in text for text in mistakes)
+    for text in mistakes:
+        subprocess.run([sys.executable, *shlex.split(re.search("`(python -c .*)` adds it$", text)[1])[1:]], check=True)
+    assert own(network(shape=(1, 6, 6), channels=1)) == []
+
+
+def test_channels_that_are_last_without_a_word_of_it_are_named(own):
+    save_data("data/own", (6, 6, 3))
+    mistakes = own(network(shape=(6, 6, 3), channels=6), input={"mean": [0.4, 0.5, 0.6]})
+    assert len(mistakes) == 2
+    assert all("write `channels_last: true` under `models.theirs.input`" in text for text in mistakes)
+
+
+def test_an_empty_file_is_one_mistake(own):
+    Path(WHERE).parent.mkdir(parents=True)
+    Path(WHERE).touch()
+    assert own() == [f"{WHERE} is an empty file: put the model there"]

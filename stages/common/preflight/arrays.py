@@ -23,10 +23,17 @@ def check_arrays(root, data, *, fetched):
             continue  # the parameter check names it
         try:
             images = found[part] = load_images(root / path)
-            chosen = np.unique(np.linspace(0, len(images) - 1, SAMPLE).astype(int))
-            check_finite(images[chosen], path, chosen)
         except UserError as error:
             mistakes.append(_plain(error, root) + _conversion(root, path, FLOATS))
+            continue
+        chosen = np.unique(np.linspace(0, len(images) - 1, SAMPLE).astype(int))
+        try:
+            check_finite(images[chosen], path, chosen)
+        except UserError as error:
+            looked_at = (
+                f" ({len(chosen)} of {len(images):,} images were looked at)" if len(chosen) < len(images) else ""
+            )
+            mistakes.append(_plain(error, root) + looked_at)
     if len(found) == 2 and found["train"].shape[1:] != found["test"].shape[1:]:
         mistakes.append(
             f"{data}/train-images.npy has images {found['train'].shape[1:]} and {data}/test-images.npy {found['test'].shape[1:]}: make both as the model takes them"

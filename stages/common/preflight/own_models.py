@@ -72,6 +72,9 @@ def model_mistakes(path, where, name, settings, arrays, data, *, plan=None):
 
     from stages.common.preflight.graph import fixed_shape, graph_mistakes, real_inputs, weight_mistakes  # noqa: PLC0415
 
+    if not path.stat().st_size:
+        yield f"{where} is an empty file: put the model there"
+        return
     try:
         model = onnx.load(path, load_external_data=False)
     except Exception as error:  # protobuf's own class, and there is more than one protobuf
@@ -115,6 +118,8 @@ def shape_mistakes(shape, where, name, scaling, arrays, data):
         text = f"{where} takes images ({', '.join('any' if size is None else str(size) for size in wanted)})"
         scaled = "" if stored == got else f", {got} after `models.{name}.input`"
         fix = _how_to_fit(path, got, wanted, name)
+        if problem and _fits(stored, wanted) and stored[-1] in (1, 3, 4) and not scaling.get("channels_last"):
+            fix = f"if the last axis are the channels, write `channels_last: true` under `models.{name}.input`"
         if fix or not problem:
             fix = fix or "store them as the model takes them, or look at `channels` and `repeat`"
             yield f"{path} has images {stored}{scaled}, and {text}: {fix}"
@@ -128,6 +133,10 @@ def _fits(got, wanted):
 
 def _how_to_fit(path, got, wanted, name):
     """Return how to move the channels, in words with the command, if that is all that is wrong."""
+    if len(got) + 1 == len(wanted) and wanted[0] in (None, 1, 3):
+        with_axis = f"numpy.load({path!r})[:, None]"
+        command = replace_command(path, "import numpy", f"numpy.save(open({{new!r}}, 'wb'), {with_axis})")
+        return f"an axis for the channels is missing, `{command}` adds it"
     last_to_first, first_to_last = (got[-1], *got[:-1]), (*got[1:], got[0])
     if _fits(last_to_first, wanted):
         return f"its channels are last and the model's first, `{_moved(path, -1, 1)}` moves them"

@@ -37,6 +37,8 @@ TUNED = "tuned"
 def nearest(word, words, prefix=""):
     """Return how to go on after an unknown word: the nearest known one, with `prefix` before it, or all of them."""
     words = list(words)
+    if not words:
+        return "there is none to name"
     match = difflib.get_close_matches(str(word), words, n=1, cutoff=0.6)
     return f"did you mean `{prefix}{match[0]}`?" if match else f"expected one of {', '.join(words)}"
 
@@ -263,6 +265,12 @@ class VerifyLoad(Section):
     runtimes: list[Annotated[str, BeforeValidator(_version)]]
     images: Count
     strict: bool
+
+    @model_validator(mode="after")
+    def each_version_once(self):
+        if len(set(self.runtimes)) < len(self.runtimes):
+            raise ValueError("`runtimes` names a version twice")
+        return self
 
 
 class Evaluate(Section):
