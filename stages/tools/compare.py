@@ -197,7 +197,8 @@ def main(arguments=None):
         filters = {"models": options.model, "variants": options.variant, "quantities": options.quantity or QUANTITIES}
         rows, only = compare(a, b, **filters)
         if not rows:
-            raise UserError(f"{a.name} and {b.name} have nothing of what was asked in common: look at the names given.")
+            known = ", ".join(sorted("/".join(pair) for pair in {*variants_of(a)} & {*variants_of(b)})) or "nothing"
+            raise UserError(f"{a.name} and {b.name} have nothing of what was asked in common: both have {known}.")
     except UserError as error:
         parser.exit(2, f"error: {error}\n")
     write = comparison_report.as_json if options.json else comparison_report.report
