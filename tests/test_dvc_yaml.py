@@ -254,8 +254,8 @@ def test_names_in_params_yaml_are_made_of_a_to_z_digits_and_hyphens():
 
 
 def test_dvc_lock_stays_short():
-    """DVC writes it anew after every stage, at 0.13 ms a line; a network with six variants needs about 2,250."""
-    assert len((ROOT / "dvc.lock").read_text().splitlines()) < 2300 * len(
+    """DVC writes it anew after every stage, at 0.13 ms a line; a network with seven variants needs about 2,500."""
+    assert len((ROOT / "dvc.lock").read_text().splitlines()) < 2600 * len(
         yaml.safe_load((ROOT / "params.yaml").read_text())["models"]
     )
 
