@@ -30,7 +30,7 @@ def tuning_section(root, model, batch):
         table = pd.read_csv(explained, keep_default_na=False)
         table = table[table["batch"] == batch]
         if TUNED in set(table["variant"]):
-            sentences += [saved(table, metrics), spent(table, batch)]
+            sentences += [saved(table, metrics, batch), spent(table, batch)]
     return {
         "sentences": [*filter(None, sentences), speed_of_arithmetic(metrics)],
         "recipe": recipe_entry(Path(root) / "plots" / "tune" / f"{model}.csv", model),
@@ -80,7 +80,7 @@ def found(metrics):
     )
 
 
-def saved(table, metrics):
+def saved(table, metrics, batch):
     """Return where the time goes that is saved against the best hand-written recipe, None if nothing is."""
     name = metrics.get("best_hand_written", {}).get("name")
     if "over_hand_written" not in metrics or name not in set(table["variant"]):
@@ -96,8 +96,8 @@ def saved(table, metrics):
         " ".join(part[(part["layer"] == layer) & (part["kind"] == "layer")]["op_types"]) for part in (other, own)
     )
     return (
-        f"Why it is faster than `{name}`: of {whole:,.0f} us a call, {gains[layer]:,.0f} us are saved in {layer}, "
-        f"{after or 'gone'} in place of {before or 'nothing'}, with the conversions around it."
+        f"At batch {batch} it saves {whole:,.0f} us a call against `{name}`, most in {layer} ({gains[layer]:,.0f} us: "
+        f"{after or 'nothing'} in place of {before or 'nothing'}, with the conversions around it)."
     )
 
 
