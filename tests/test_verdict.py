@@ -45,7 +45,11 @@ def test_variants_that_cannot_be_told_apart_are_named_and_the_first_is_taken():
 
 def test_a_fast_variant_that_loses_accuracy_is_not_recommended():
     lossy = variant({1: (9.0, 8.9, 9.1)}, change=(-0.03, -0.04, -0.02))
-    assert "use `a`" in judge(a=variant({1: FASTER}), b=lossy)
+    assert judge(a=variant({1: FASTER}), b=lossy).startswith("On this machine use `a` for net: 1.9x faster at batch 1")
+    assert "; `b` is 9.0x faster at batch 1 but loses accuracy on 10,000 images (-3.00 points" in judge(
+        a=variant({1: FASTER}), b=lossy
+    )
+    assert "`b`" not in judge(a=variant({1: FASTER}), b=variant({1: SLOWER}, change=(-0.03, -0.04, -0.02)))
 
 
 def test_int8_that_is_slower_buys_size_only():

@@ -33,7 +33,7 @@ def sentence(model, found, variants):
     best, *others = [name for name in sound if overlap(cells_of[name], cells_of[fastest])]
     cells = cells_of[best]
     verdicts = {batch: verdict(cell) for batch, cell in cells.items()}
-    what = f"{smaller(found, best)} and {cost(found, best)}{as_fast(others)}"
+    what = f"{smaller(found, best)} and {cost(found, best)}{as_fast(others)}{faster_with_loss(found, timed, best)}"
     if set(verdicts.values()) == {"faster"}:
         return f"On this machine use `{best}` for {model}: {speeds(cells)}, {what}."
     faster = {batch: cell for batch, cell in cells.items() if verdicts[batch] == "faster"}
@@ -107,6 +107,16 @@ def smaller(found, name):
     """Return the file size against fp32's in words."""
     ratio = found["variants"][BASELINE]["verify"]["size_bytes"] / found["variants"][name]["verify"]["size_bytes"]
     return f"{ratio:.1f}x smaller" if ratio >= 1 else f"{1 / ratio:.1f}x larger"
+
+
+def faster_with_loss(found, timed, best):
+    """Return which file is faster than `best` for certain and was passed over for its accuracy, in words."""
+    cells_of = {name: found["variants"][name]["benchmark"] for name in timed}
+    name = max(timed, key=lambda name: mean_speedup(cells_of[name]))
+    beaten = all(cell["speedup_low"] > cells_of[best][batch]["speedup_high"] for batch, cell in cells_of[name].items())
+    if not beaten or not loses_accuracy(found["variants"][name]["evaluate"]):
+        return ""
+    return f"; `{name}` is {speeds(cells_of[name])} but {cost(found, name)}"
 
 
 def smallest(found, sound, best):
