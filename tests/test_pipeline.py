@@ -163,7 +163,7 @@ def test_the_first_run_runs_every_stage_once(prepared):
 def test_the_second_run_runs_the_machine_stage_and_nothing_else(project):
     start = time.monotonic()
     assert project.repro() == {"machine": True}
-    assert time.monotonic() - start < 10  # about 2 s on a quiet machine
+    assert time.monotonic() - start < 30  # about 3 s on a quiet machine; a busy one takes several times that
     assert project.run("git", "status", "--porcelain") == ""
 
 
@@ -389,7 +389,7 @@ def test_metrics_of_two_branches_are_compared_by_model_variant_and_metric_on_a_b
     assert evaluated and not (clone.folder / ".dvc/cache").exists()
     for path, metric, *values in evaluated:
         _, _, model, variant = path.removesuffix(".json").split("/")
-        assert variant in STATIC and metric.startswith(f"{model}.{variant}.")
+        assert variant in (*STATIC, TUNED) and metric.startswith(f"{model}.{variant}.")
         assert len(values) == 3 and "-" not in values, (path, metric, values)
     assert {row[1] for row in evaluated} >= {f"{model}.static-u8s8.max_abs_logit_difference" for model in MODELS}
 
