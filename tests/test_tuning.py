@@ -67,10 +67,10 @@ def test_a_tuned_file_that_may_saturate_is_warned_of_as_any_other(root, monkeypa
     assert tuned_recipe(["net"], "avx512_vnni") == tuned_recipe(["another"], "avx2") == {}
 
 
-def test_a_search_that_was_disturbed_says_so():
+def test_a_search_on_a_busy_machine_says_so():
     assert searched(METRICS).endswith("2 gave the same file as another.")
     assert searched(METRICS | {"load_per_core_before": 4.2}).endswith(
-        " Other work disturbed it: the load average was 4.20 a core."
+        " The load average was 4.20 a core before it started."
     )
 
 

@@ -53,7 +53,8 @@ def searched(metrics):
     rest = [f"{points[key]} {words}" for key, words in parts.items() if points[key]]
     goal = GOALS[metrics["objective"]]
     load = metrics["load_per_core_before"]
-    busy = f" Other work disturbed it: the load average was {load:.2f} a core." if load > BUSY_LOAD_PER_CORE else ""
+    # The average goes back a minute, to the stages before: it is a reason to look, not a proof.
+    busy = f" The load average was {load:.2f} a core before it started." if load > BUSY_LOAD_PER_CORE else ""
     return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {', '.join(rest)}.{busy}"
 
 
