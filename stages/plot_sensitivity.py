@@ -77,7 +77,7 @@ def draw_figure(title, draws, metrics):
     own = place(recipe["images"], recipe["seed"]), 100 * recipe[quantity["column"]]
     axes.plot(*own, "D", color=VERMILION, markersize=6, label="the recipe's own draw")
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator(counts))
+    axes.xaxis.set_major_locator(FixedLocator([*counts, recipe["images"]]))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("calibration images (log scale)")
