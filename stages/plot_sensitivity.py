@@ -78,6 +78,7 @@ def draw_figure(title, draws, metrics):
     axes.plot(*own, "D", color=VERMILION, markersize=6, label="the recipe's own draw")
     axes.set_xscale("log")
     axes.xaxis.set_major_locator(FixedLocator([*counts, recipe["images"]]))
+    axes.set_xlim(right=max(axes.get_xlim()[1], recipe["images"] * 10**WIDTH))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.set_xlabel("calibration images (log scale)")
