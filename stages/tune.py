@@ -2,7 +2,8 @@
 
 Every point that was tried is a row of the table, with the reason why it was dropped. What is written is a recipe, as it
 could stand under `calibrate_quantize`; `build-tuned` makes the variant `tuned` from it. Validation images are training
-images that no calibration has seen; the test set is not looked at. The search holds the machine's lock.
+images that no calibration has seen; the test set is not looked at. The search holds the machine's lock. What a session
+option would bring is measured at the end and reported apart: no file that is written needs one.
 
     python -m stages.tune cnn models/cnn/onnx/fp32.onnx models/cnn/preprocessed.onnx ... (see dvc.yaml)
 """
@@ -14,6 +15,7 @@ import yaml
 
 from stages.common.search.points import COLUMNS
 from stages.common.search.search import Search
+from stages.common.search.session_options import sentence as options_sentence
 from stages.common.workspace import read_params, run_main, write_metrics, write_table, write_text
 
 
@@ -45,6 +47,7 @@ def main(model, fp32_path, preprocessed_path, images_path, labels_path, recipe_p
     write_text(recipe_path, recipe_text(model, found.chosen))
     write_metrics(metrics_path, {model: metrics})
     print(sentence(model, metrics))
+    print(options_sentence(metrics["session_options"]))
 
 
 def sentence(model, metrics):

@@ -16,11 +16,12 @@ from stages.common.calibration.collection import draw_indices
 from stages.common.calibration.static_quantization import calibrate, quantize
 from stages.common.session.runtime import predict_images
 from stages.common.statistics.intervals import mcnemar_p
+from stages.common.statistics.multiple import holm
 from stages.common.timing import CALL_COLUMNS, measure, round_medians
 from stages.tools.compare import compare, main
 from stages.tools.comparison import Row, judge, speedup_rows
 from stages.tools.revisions import Revision
-from stages.tools.significance import holm, run_difference
+from stages.tools.significance import run_difference
 
 MACHINE = {
     "cpu": {"model": "a processor", "isa": "avx2", "physical_cores": 2, "usable_cores": 2},

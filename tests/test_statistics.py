@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from stages.common.statistics.intervals import accuracy_change_interval, mcnemar_p, ratio_interval, wilson_interval
+from stages.common.statistics.multiple import ratio_p
 
 # (both right, lost, gained, both wrong), limits of the change as printed.
 PUBLISHED = [
@@ -114,3 +115,13 @@ def test_one_bad_round_widens_the_interval_and_keeps_the_truth_in_it():
 def test_one_round_has_no_spread():
     with pytest.raises(ValueError, match="an interval needs at least two rounds"):
         ratio_interval([1.2])
+
+
+def test_the_p_value_of_a_ratio_is_that_of_the_t_test_and_agrees_with_the_interval():
+    random = np.random.default_rng(3)
+    for shift in (0.0, 0.01, 0.05):
+        ratios = np.exp(random.normal(shift, 0.02, 12))
+        assert ratio_p(ratios) == pytest.approx(stats.ttest_1samp(np.log(ratios), 0).pvalue)
+        _, low, high = ratio_interval(ratios)
+        assert (ratio_p(ratios) < 0.05) == (not low < 1 < high)
+    assert ratio_p([1.0, 1.0]) == 1 and ratio_p([2.0, 2.0]) == 0

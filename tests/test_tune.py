@@ -16,7 +16,7 @@ from small_models import U8S8, images_for, save_plain
 from stages import build_tuned, calibrate_quantize, plot_tune, tune
 from stages.common import machine_lock
 from stages.common.reporting.tuning import found
-from stages.common.search import race, screening, search
+from stages.common.search import race, screening, search, session_options
 from stages.common.search.points import HAND_WRITTEN, SEARCHED, Point
 from stages.common.search.validation import draw_validation
 from stages.common.session.runtime import predict_images
@@ -87,6 +87,25 @@ def test_every_point_has_an_outcome_and_what_was_dropped_a_reason(workspace):
     assert Path("points.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_session_options_are_raced_apart_and_the_file_needs_none(workspace, monkeypatch, capsys):
+    """With fp32 as well: an option that helps it as much says nothing about the recipe."""
+    monkeypatch.setattr(search, "CHOICE_UNTIL", 0.5)  # a larger share for a smaller budget
+    metrics, rows = run()
+    options = metrics["session_options"]
+    assert options["rounds"] >= session_options.FEWEST_ROUNDS and options["images"] >= session_options.FEWEST_IMAGES
+    named = {name: one for name, one in options.items() if isinstance(one, dict)}
+    assert set(named) == set(session_options.OPTIONS) - {"intra_op_spinning_off"}  # with one thread nobody waits
+    assert metrics["chosen"] != "fp32"
+    for one in named.values():
+        for result in (one, one["fp32"]):
+            assert result.get("same_graph") == 1 or result["speedup_low"] < result["speedup"] < result["speedup_high"]
+        assert ("changed" in one) == ("speedup" in one)
+    assert "session options, " in capsys.readouterr().out
+    settings = {option.setting for option in session_options.OPTIONS.values()}
+    written = Path("recipe.yaml").read_text() + "".join(row["recipe"] for row in rows)
+    assert not [setting for setting in settings if setting in written]
+
+
 def test_without_labels_the_condition_is_one_of_agreement_and_the_words_say_so(workspace, monkeypatch, capsys):
     np.save("none.npy", np.empty(0, np.int64))
     monkeypatch.setitem(globals(), "FILES", [*FILES[:3], "none.npy"])
@@ -128,6 +147,8 @@ def test_where_all_that_can_be_tried_is_slower_the_answer_is_fp32_itself(workspa
     monkeypatch.setattr(screening, "TYPES", ())
     metrics, _ = run()
     assert metrics["chosen"] == "fp32" and "speedup" not in metrics
+    options = [one for one in metrics["session_options"].values() if isinstance(one, dict)]
+    assert options and all(set(one) == {"setting", "value", "fp32"} for one in options)
     assert "none is better than fp32 at batch 8: tuned is a copy of fp32" in capsys.readouterr().out
     text = Path("recipe.yaml").read_text()
     assert text.startswith("# No static recipe for small meets the condition and beats fp32 on this machine")
@@ -161,11 +182,13 @@ def test_a_search_without_hand_written_recipes_works(workspace):
     assert "best_hand_written" not in metrics and rows[0]["origin"] == "searched"
 
 
-def test_the_search_ends_in_time_and_says_what_it_did_not_reach(workspace):
+def test_the_search_ends_in_time_and_says_what_it_did_not_reach(workspace, capsys):
     workspace(seconds=0.5)
     start = time.monotonic()
     metrics, _ = run()
     assert metrics["points"]["not_reached"] > 0
+    assert metrics["session_options"] == {"rounds": 0}
+    assert "session options: left out, too little of the time was left" in capsys.readouterr().out
     assert time.monotonic() - start < 10
 
 
@@ -207,7 +230,7 @@ def test_validation_images_are_no_calibration_images():
 def test_the_time_that_predictions_may_take_bounds_the_validation_images():
     plan = {"seconds": 150, "validation_images": 5000}
     assert search.affordable_images(plan, 1e-4, 5e-5, free=59_000) == 5000
-    assert search.affordable_images(plan, 0.016, 0.005, free=59_000) == 1693
+    assert search.affordable_images(plan, 0.016, 0.005, free=59_000) == 1354
     assert search.affordable_images(plan, 10.0, 5.0, free=59_000) == search.FEWEST_IMAGES
     assert search.affordable_images(plan, 1e-4, 5e-5, free=80) == 80
 

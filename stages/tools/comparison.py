@@ -4,8 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from stages.common.statistics.multiple import SIGNIFICANCE, holm
 from stages.common.statistics.paired import compare as compare_predictions
-from stages.tools.significance import SIGNIFICANCE, holm, run_difference
+from stages.tools.significance import run_difference
 
 BASELINE, CONTROL = "fp32", "fp32-again"
 BETTER, WORSE, NO_DIFFERENCE, IDENTICAL = "better", "worse", "no difference found", "identical"

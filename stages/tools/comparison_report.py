@@ -3,8 +3,8 @@
 import json
 from dataclasses import asdict
 
+from stages.common.statistics.multiple import SIGNIFICANCE
 from stages.tools.comparison import IDENTICAL
-from stages.tools.significance import SIGNIFICANCE
 
 HEADER = ("model", "variant", "quantity", "A", "B", "difference [95 %]", "adjusted p", "verdict")
 

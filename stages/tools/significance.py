@@ -1,25 +1,10 @@
-"""Which of many differences are real: Holm's correction, and the difference between two runs of a benchmark."""
+"""Which differences between two runs of a benchmark are real."""
 
 import math
 
 import numpy as np
 
 from stages.common.statistics.intervals import CONFIDENCE
-
-SIGNIFICANCE = 1 - CONFIDENCE
-
-
-def holm(p_values):
-    """Return the p-values adjusted by Holm's method, in the order given.
-
-    Rejecting where the adjusted value is below 0.05 bounds the chance of even one false rejection among all of them by
-    5 %, however they depend on each other (Scandinavian Journal of Statistics 6, 1979, 65-70).
-    """
-    adjusted, largest = [1.0] * len(p_values), 0.0
-    for rank, index in enumerate(sorted(range(len(p_values)), key=p_values.__getitem__)):
-        largest = max(largest, (len(p_values) - rank) * p_values[index])
-        adjusted[index] = min(1.0, largest)
-    return adjusted
 
 
 def welch(before, after):

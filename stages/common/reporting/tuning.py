@@ -9,6 +9,7 @@ import yaml
 
 from stages.common.cpu import BUSY_LOAD_PER_CORE
 from stages.common.profiling.operators import runs_in_integers
+from stages.common.reporting.session_options import options_section
 from stages.common.workspace import read_metrics
 
 FP32, TUNED = "fp32", "tuned"
@@ -37,6 +38,7 @@ def tuning_section(root, model, batch):
         "figure": f"plots/tune/{model}.png",
         "batch": metrics["batch"],
         "images": metrics.get("validation", {}).get("images"),
+        "options": options_section(model, metrics),
     }
 
 

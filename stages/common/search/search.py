@@ -1,7 +1,7 @@
 """The search for the fastest recipe: cheap screening first, then interleaved rounds for what is close, then accuracy.
 
 The fastest whose accuracy holds meets the best hand-written recipe and fp32 in rounds that were used for no choice, so
-that its interval is honest.
+that its interval is honest. What session options would bring beside it is measured last, and changes nothing.
 """
 
 import tempfile
@@ -26,11 +26,13 @@ from stages.common.search.matrix_products import measure_products, operations_pe
 from stages.common.search.points import CHOSEN, HAND_WRITTEN, NOT_REACHED, OUTCOMES, TIED, Builder
 from stages.common.search.race import field_of, race, speedup, timed_rounds
 from stages.common.search.screening import Screening, explore, slower_in_integers
+from stages.common.search.session_options import measure_options
 from stages.common.search.space import Space
 from stages.common.search.validation import Validation, draw_validation
 
-ACCURACY_SHARE = 0.35  # of the budget: for predictions of the validation images
-HAND_WRITTEN_UNTIL, ACCURACY_UNTIL, FOR_THE_READER_UNTIL = 0.7, 0.85, 0.9  # of the budget, from the start on
+ACCURACY_SHARE = 0.28  # of the budget: for predictions of the validation images
+HAND_WRITTEN_UNTIL, ACCURACY_UNTIL, CHOICE_UNTIL = 0.6, 0.75, 0.85  # of the budget, from the start on; the rest is for
+# session options
 PROFILE_SHARE = 0.05  # of the budget
 COMPARISONS = 3  # predictions of int8 files that the share is planned for, beside fp32's
 FEWEST_IMAGES = 100
@@ -72,6 +74,7 @@ class Search:
             winner = first_that_holds(field, self.accuracy.holds, repair=self.repaired, rank=self.rank, **until)
             self.choose(winner, hand)
             self.compare_for_the_reader()
+            self.race_session_options()
             self.metrics |= measure_products(folder, threads=self.threads)
             self.clock.close()
         self.metrics |= summary(self.points, self.chosen, hand) | {"seconds": round(self.clock.spent(), 1)}
@@ -115,11 +118,11 @@ class Search:
         self.clock.show("fp32's predictions")
         batch_size = min(self.evaluate["batch_size"], PREDICTED_AT_ONCE)
         settings = self.evaluate | {"batch_size": batch_size, "threads": cores}
-        validation = Validation(
+        self.validation = Validation(
             self.folder, self.images_path, self.labels_path, indices, self.fp32_path, self.scaling, **settings
         )
-        self.accuracy = Accuracy(validation.compare_file, limit / 100)
-        self.metrics["labelled"] = int(validation.labelled)
+        self.accuracy = Accuracy(self.validation.compare_file, limit / 100)
+        self.metrics["labelled"] = int(self.validation.labelled)
 
     def rank(self, point):
         """Return what points are ordered by when they are asked for their accuracy: smaller is better."""
@@ -147,7 +150,7 @@ class Search:
         self.clock.show("the best against fp32")
         medians = timed_rounds(
             compared, self.fp32_path, self.values,
-            seconds=max(self.clock.left(), 0.0), threads=self.threads, seed=self.plan["seed"] + LAST_SEED,
+            seconds=max(self.clock.left(CHOICE_UNTIL), 0.0), threads=self.threads, seed=self.plan["seed"] + LAST_SEED,
         )  # fmt: skip
         kept = hand if hand and self.accuracy.holds(hand) else None
         self.chosen = decide(winner, kept, medians, by_size=self.by_size)
@@ -160,10 +163,20 @@ class Search:
         """Compare the predictions of what came close, too, in the time that is left: for the figure."""
         for point in self.points:
             came_close = point.raced or (point.origin == HAND_WRITTEN and point.screened)
-            if came_close and self.clock.left(FOR_THE_READER_UNTIL) > 0:
+            if came_close and self.clock.left(CHOICE_UNTIL) > 0:
                 self.clock.show(f"accuracy of {point.name}")
                 self.accuracy.holds(point)
             point.drop(TIED, "about as fast as a smaller or simpler one")
+
+    def race_session_options(self):
+        """Time session options with fp32 and the chosen file, in what is left of the budget."""
+        self.clock.show("session options")
+        files = {"fp32": self.fp32_path} | ({"tuned": self.chosen.path} if self.chosen else {})
+        self.metrics["session_options"] = measure_options(
+            files, self.values, (self.validation.path, self.validation.count, self.scaling),
+            threads=self.threads, seconds=self.clock.left(), seed=self.plan["seed"] + LAST_SEED + 1,
+            folder=self.folder, output=self.evaluate["output"],
+        )  # fmt: skip
 
 
 def warn_of_other_work():

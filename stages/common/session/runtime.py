@@ -9,13 +9,8 @@ from stages.common.workspace import UserError
 PROVIDERS = ["CPUExecutionProvider"]
 
 
-def open_session(path, *, threads, **instruments):
-    """Return an InferenceSession with the options that every stage uses.
-
-    All graph optimizations, sequential execution, `threads` intra-op threads, CPU. `instruments` are attributes of
-    SessionOptions that watch and change nothing: enable_profiling, optimized_model_filepath. A file that does not load
-    raises onnxruntime's own exception: whether that is a result or an error is for the stage to say.
-    """
+def default_options(*, threads):
+    """Return the SessionOptions that every stage uses: all graph optimizations, sequential, `threads` intra-op threads."""
     import onnxruntime  # noqa: PLC0415 -- 0.15 s that a stage without a session need not pay
 
     options = onnxruntime.SessionOptions()
@@ -24,6 +19,19 @@ def open_session(path, *, threads, **instruments):
     options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3  # errors; warnings about constant folding say nothing that a result does not
+    return options
+
+
+def open_session(path, *, threads, **instruments):
+    """Return an InferenceSession on the CPU with the options that every stage uses (see default_options).
+
+    `instruments` are attributes of SessionOptions that watch and change nothing: enable_profiling,
+    optimized_model_filepath. A file that does not load raises onnxruntime's own exception: whether that is a result or an
+    error is for the stage to say.
+    """
+    import onnxruntime  # noqa: PLC0415 -- as above
+
+    options = default_options(threads=threads)
     for name, value in instruments.items():
         setattr(options, name, value)
     return onnxruntime.InferenceSession(str(path), options, providers=PROVIDERS)
