@@ -24,8 +24,18 @@ def files_to_time(folder, verified_folder, model, variants):
     """Return {variant: file} of the baseline, its second copy and every variant that verify-load saw working here."""
     paths = {BASELINE: folder / f"{BASELINE}.onnx", CONTROL: folder / f"{BASELINE}.onnx"}
     for variant in variants:
-        if read_metrics(verified_folder / f"{variant}.json")[model][variant]["finite"]:
+        verified = verified_folder / f"{variant}.json"
+        if not verified.is_file():
+            raise UserError(
+                f"{verified} is not here, so it is not known whether {variant} works: `dvc repro verify-load`."
+            )
+        if read_metrics(verified)[model][variant]["finite"]:
             paths[variant] = folder / f"{variant}.onnx"
+    for file in paths.values():
+        if not file.is_file():
+            raise UserError(
+                f"{file} is not here: `dvc checkout {file}` brings what was made, `dvc repro verify-load` makes it."
+            )
     for file in sorted(folder.glob("*.onnx")):
         if file.stem not in {BASELINE, *variants}:
             raise UserError(

@@ -2,7 +2,11 @@
 
 Each toolkit quantizes fp32.onnx by its defaults with the calibration images of `calibrate`, in an environment of its own
 that is made at the first call (some hundred MB; never a dependency of the project). All files are then timed in the same
-interleaved rounds, as `benchmark` does, and predict the same test images.
+interleaved rounds, as `benchmark` does, and predict the same test images. Where a toolkit's file is faster than the
+pipeline's fastest, both are profiled, and a second table says which operators make the difference.
+
+The time grows with the network: --seconds bounds the timed calls, the predictions and each profile, and if a round of
+all files is long, fewer are made, five at least.
 
     python -m stages.tools.compare_toolkits cnn
     python -m stages.tools.compare_toolkits cnn --seconds 30 --without olive
@@ -18,21 +22,53 @@ import numpy as np
 
 from stages.benchmark import BASELINE, CONTROL, files_to_time, summarize
 from stages.common.calibration.collection import draw_indices
-from stages.common.images import labels_or_none, load_images, to_input
+from stages.common.images import input_batches, labels_or_none, load_images
 from stages.common.reporting.tables import Cell, machine_sentence, markdown
 from stages.common.statistics.paired import compare
 from stages.common.workspace import UserError, read_metrics, read_params
+from stages.tools.lost_time import NOTHING_LOST, explain, find_losses
 from stages.tools.toolkits import PACKAGES, ensure_toolkit, run_in
 
 MADE = {"openvino": ("openvino-fp32.xml", "openvino-nncf.xml"), "olive": ("olive-static.onnx",)}
+MACHINE = Path("metrics/machine.json")
+
+
+def own_files(model):
+    """Return ({name: file} of the pipeline's own, [names that are left out]): what the benchmark found slower than fp32
+    at every batch size is no file to beat, and the slowest to time."""
+    onnx_folder, verified = Path(f"models/{model}/onnx"), Path(f"metrics/verify-load/{model}")
+    files, known = (
+        files_to_time(onnx_folder, verified, model, read_params("variants")),
+        Path(f"metrics/benchmark/{model}.json"),
+    )
+    speeds = read_metrics(known)[model] if known.is_file() else {}
+    slower = [name for name in files if name not in (BASELINE, CONTROL) and _slower(speeds.get(name, {}))]
+    return {name: path for name, path in files.items() if name not in slower}, slower
+
+
+def _slower(cells):
+    return bool(cells) and all(cell["speedup_high"] < 1 for cell in cells.values())
+
+
+def save_calibration(path, model):
+    """Save the calibration images of `calibrate` as the model's input, (images, C, H, W), batch by batch."""
+    calibrate, scaling = read_params("calibrate"), read_params(f"models.{model}.input")
+    stored_path = f"data/{read_params('dataset')}/train-images.npy"
+    images = load_images(stored_path)
+    indices = draw_indices(seed=calibrate["seed"], images=calibrate["images"], available=len(images))
+    saved, end = None, 0
+    for batch in input_batches(images[indices], batch_size=calibrate["batch_size"], path=stored_path, **scaling):
+        if saved is None:
+            shape = (len(indices), *batch.shape[1:])
+            saved = np.lib.format.open_memmap(path, mode="w+", dtype=batch.dtype, shape=shape)
+        saved[end : end + len(batch)] = batch
+        end += len(batch)
+    saved.flush()
 
 
 def make_files(model, folder, without):
     """Quantize with every toolkit that is wanted; return {name: file}."""
-    calibrate, scaling = read_params("calibrate"), read_params(f"models.{model}.input")
-    images = load_images(f"data/{read_params('dataset')}/train-images.npy")
-    indices = draw_indices(seed=calibrate["seed"], images=calibrate["images"], available=len(images))
-    np.save(folder / "calibration.npy", to_input(images[indices], **scaling))
+    save_calibration(folder / "calibration.npy", model)
     files = {}
     for toolkit in PACKAGES:
         if toolkit not in without:
@@ -43,10 +79,11 @@ def make_files(model, folder, without):
 
 
 def measure_files(model, files, folder, *, seconds):
-    """Time and predict with all files in one process; return (summary as the benchmark's, {name: logits})."""
+    """Time and predict with all files in one process; return (timed calls, {name: logits})."""
     settings, evaluate = read_params("benchmark"), read_params("evaluate")
     plan = {
         "files": {name: str(path) for name, path in files.items()},
+        "stored": {name: f"models/{model}/predictions/{name.removesuffix('-again')}.npz" for name in files},
         "images": f"data/{read_params('dataset')}/test-images.npy",
         "scaling": read_params(f"models.{model}.input"),
         "batches": read_params(f"models.{model}.benchmark.batches"),
@@ -56,7 +93,24 @@ def measure_files(model, files, folder, *, seconds):
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
     run_in(ensure_toolkit("openvino"), "stages.tools.time_toolkits", folder / "plan.json", folder)
     rows = json.loads((folder / "calls.json").read_text(encoding="utf-8"))
-    return summarize(rows), dict(np.load(folder / "predictions.npz", allow_pickle=False))
+    return rows, dict(np.load(folder / "predictions.npz", allow_pickle=False))
+
+
+def explain_losses(model, files, losses, folder, *, seconds):
+    """Profile the two files of every loss; return what they say as text."""
+    if not losses:
+        return NOTHING_LOST
+    plan = {
+        "batches": {batch: {name: str(files[name]) for name in names} for batch, (*names, _) in losses.items()},
+        "images": f"data/{read_params('dataset')}/test-images.npy",
+        "scaling": read_params(f"models.{model}.input"),
+        "threads": read_params("benchmark.threads"),
+        "seconds": seconds,
+    }
+    (folder / "profile-plan.json").write_text(json.dumps(plan), encoding="utf-8")
+    run_in(ensure_toolkit("openvino"), "stages.tools.profile_toolkits", folder / "profile-plan.json", folder)
+    profiles = json.loads((folder / "profiles.json").read_text(encoding="utf-8"))
+    return "\n\n".join(explain(batch, loss, profiles[str(batch)]) for batch, loss in losses.items())
 
 
 def table(files, summary, logits, labels):
@@ -94,40 +148,52 @@ def size_bytes(path):
     return sum(part.stat().st_size for part in (Path(path), Path(path).with_suffix(".bin")) if part.is_file())
 
 
-def heading(model, without):
+def heading(model, without, left_out, *, rounds, images):
     """Return what the table was measured on and how."""
     packages = [package for name in PACKAGES if name not in without for package in PACKAGES[name]]
-    rounds, threads = read_params("benchmark.rounds"), read_params("benchmark.threads")
+    slower = (
+        f"; left out, since the benchmark found them slower at every batch size: {', '.join(left_out)}"
+        if left_out
+        else ""
+    )
     return (
-        f"{machine_sentence(read_metrics('metrics/machine.json'))}, {', '.join(packages)}\n"
-        f"{model}: speed is the time of onnxruntime's fp32 / the time of the file, {rounds} interleaved rounds, {threads} "
-        f"thread(s); `{CONTROL}` is the control"
+        f"{machine_sentence(read_metrics(MACHINE))}, {', '.join(packages)}\n"
+        f"{model}: speed is the time of onnxruntime's fp32 / the time of the file, {rounds} interleaved rounds, "
+        f"{read_params('benchmark.threads')} thread(s), {images:,} test images; `{CONTROL}` is the control{slower}"
     )
 
 
 def compare_toolkits(model, *, seconds, without):
-    """Return the table of a model's files and those that the toolkits make of it, as Markdown under a heading."""
+    """Return the table of a model's files and those that the toolkits make of it, as Markdown under a heading, and what
+    explains each batch size at which a toolkit's is the fastest."""
     if model not in read_params("models"):
         raise UserError(f"there is no model {model!r}: params.yaml has {', '.join(read_params('models'))}.")
-    onnx_folder, verified, data = (
-        Path(f"models/{model}/onnx"),
-        Path(f"metrics/verify-load/{model}"),
-        Path("data") / read_params("dataset"),
-    )
-    own = files_to_time(onnx_folder, verified, model, read_params("variants"))
-    with tempfile.TemporaryDirectory() as folder:
-        files = own | make_files(model, Path(folder), without)
-        summary, logits = measure_files(model, files, Path(folder), seconds=seconds)
-        labels = labels_or_none(data / "test-labels.npy", len(load_images(data / "test-images.npy")))
-        rows = table(files, summary, logits, labels if labels is None else labels[: len(logits[BASELINE])])
-    return f"{heading(model, without)}\n\n{markdown(rows)}"
+    if not MACHINE.is_file():
+        raise UserError(f"{MACHINE} is not here, so there is nothing to say what was measured on: `dvc repro machine`.")
+    data = Path("data") / read_params("dataset")
+    labels = labels_or_none(data / "test-labels.npy", len(load_images(data / "test-images.npy")))
+    own, left_out = own_files(model)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        others = make_files(model, folder, without)
+        files = own | others
+        calls, logits = measure_files(model, files, folder, seconds=seconds)
+        images, rounds = len(logits[BASELINE]), len({row[0] for row in calls})
+        rows = table(files, summarize(calls), logits, labels if labels is None else labels[:images])
+        lost = explain_losses(model, files, find_losses(calls, list(own), list(others)), folder, seconds=seconds)
+    return f"{heading(model, without, left_out, rounds=rounds, images=images)}\n\n{markdown(rows)}\n\n{lost}"
 
 
 def main():
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model", help="a key of `models` in params.yaml")
-    parser.add_argument("--seconds", type=float, default=60, help="time budget of the timed calls (default: 60)")
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=60,
+        help="time budget of the timed calls, of the predictions, and of each profile (default: 60)",
+    )
     parser.add_argument("--without", choices=["olive"], action="append", default=[], help="leave a toolkit out")
     arguments = parser.parse_args()
     print(compare_toolkits(arguments.model, seconds=arguments.seconds, without=arguments.without))

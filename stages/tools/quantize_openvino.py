@@ -17,7 +17,9 @@ def main(onnx_path, calibration_path, folder):
     images = np.load(calibration_path, mmap_mode="r", allow_pickle=False)
     model = openvino.Core().read_model(onnx_path)
     openvino.save_model(model, f"{folder}/openvino-fp32.xml", compress_to_fp16=False)
-    dataset = nncf.Dataset([np.array(image[None]) for image in images])
+    dataset = nncf.Dataset(
+        images, lambda image: np.array(image[None])
+    )  # one by one: all of them may not fit into memory
     quantized = nncf.quantize(model, dataset, subset_size=len(images))
     openvino.save_model(quantized, f"{folder}/openvino-nncf.xml", compress_to_fp16=False)
 

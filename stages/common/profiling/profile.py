@@ -92,7 +92,7 @@ class Profile:
         return 100 * (1 - self.least_sum / self.least_wall)
 
 
-def measure_profiles(paths, graphs, inputs, *, rounds, seconds, threads, seed=0):
+def measure_profiles(paths, graphs, inputs, *, rounds, seconds, threads, seed=0, show_progress=True):
     """Return ({(variant, batch): Profile}, the profiler's cost in microseconds a node).
 
     `paths`: {variant: file}; `graphs`: {variant: optimized ModelProto}; `inputs`: {batch: (batch, ...) of the model's input}. A
@@ -103,7 +103,7 @@ def measure_profiles(paths, graphs, inputs, *, rounds, seconds, threads, seed=0)
     walls, traces, costs = {}, {}, []
     with tempfile.TemporaryDirectory() as folder:
         chain = _save_chain(Path(folder) / "chain.onnx")
-        for _ in tqdm(range(rounds), desc="profile", unit="round", mininterval=1):
+        for _ in tqdm(range(rounds), desc="profile", unit="round", mininterval=1, disable=not show_progress):
             costs.append(_profiler_cost(chain, threads, folder))
             for variant in order.permutation(list(paths)):
                 plan = {size: (inputs[size], calls[variant, size]) for size in sizes}
