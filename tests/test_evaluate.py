@@ -192,12 +192,16 @@ def test_predictions_do_not_depend_on_the_number_of_threads(model, fp32, dataset
 def test_all_sessions_of_all_stages_have_the_same_recorded_options(fp32, repository):
     """A model verified with one set of optimizations and timed with another is two models.
 
-    Calibration alone has a session of its own, without optimizations, so that every tensor exists.
+    Calibration alone has a session of its own, without optimizations, so that every tensor exists. And the end of the
+    search holds other options against these, in sessions from which no other result comes.
     """
     sources = {path.name: path.read_text() for path in (repository / "stages").rglob("*.py")}
     assert sorted(name for name, text in sources.items() if "InferenceSession(" in text) == [
         "collection.py",
         "runtime.py",
+    ]
+    assert [name for name, text in sources.items() if "default_options(" in text and name != "runtime.py"] == [
+        "session_options.py"
     ]
     options = open_session(fp32, threads=3).get_session_options()
     assert options.intra_op_num_threads == 3 and options.inter_op_num_threads == 1

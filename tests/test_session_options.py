@@ -65,7 +65,7 @@ def test_every_option_is_known_to_onnxruntime_and_changes_something(folder):
     library = next((Path(onnxruntime.__file__).parent / "capi").glob("onnxruntime_pybind11_state*")).read_bytes()
     default = default_options(threads=2)
     for option in session_options.OPTIONS.values():
-        opened = session_options.open_with(option, folder / "u8s8.onnx", threads=2).get_session_options()
+        opened = session_options.open_with_option(option, folder / "u8s8.onnx", threads=2).get_session_options()
         if "." in option.setting:
             assert option.setting.encode() in library
             assert opened.get_session_config_entry(option.setting) == option.value
@@ -77,7 +77,7 @@ def test_every_option_is_known_to_onnxruntime_and_changes_something(folder):
 
 def test_a_session_without_an_option_is_the_default_one(folder):
     own, usual = (
-        session_options.open_with(None, folder / "u8s8.onnx", threads=1),
+        session_options.open_with_option(None, folder / "u8s8.onnx", threads=1),
         open_session(folder / "u8s8.onnx", threads=1),
     )
     for name in ("enable_cpu_mem_arena", "enable_mem_pattern", "graph_optimization_level", "intra_op_num_threads"):
@@ -94,7 +94,7 @@ def test_denormals_are_decided_by_the_first_session_of_a_process(folder):
     onnx.save(helper.make_model(tiny, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), folder / "tiny.onnx")
     feed = {"value": np.array([1e-20], np.float32)}  # whose square is below the smallest normal number
     for option in (None, Option("session.set_denormal_as_zero", "1")):
-        [square] = session_options.open_with(option, folder / "tiny.onnx", threads=1).run(None, feed)
+        [square] = session_options.open_with_option(option, folder / "tiny.onnx", threads=1).run(None, feed)
         assert square[0] > 0
 
 

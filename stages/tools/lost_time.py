@@ -32,7 +32,7 @@ def explain(batch, loss, profiles):
     """Return what a loss is made of, as text: a sentence, and a table by operator family.
 
     `loss`: a value of find_losses; `profiles`: {name: {"kernels": [(operator, kernel, microseconds)], "call":
-    microseconds without the profiler}} of its two files.
+    microseconds}} of its two files.
     """
     own, other, (ratio, low, high) = loss
     parts = {name: with_outside(profiles[name]) for name in (own, other)}

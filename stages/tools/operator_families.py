@@ -41,22 +41,22 @@ def precision_of(text):
 
 
 def by_family(kernels):
-    """Return {family: (microseconds, what it ran as)} of [(operator, kernel, microseconds)], kernels that cost most first.
+    """Return {family: (microseconds, what it ran as)} of [(operator, kernel, microseconds)], what costs most first.
 
     `kernel` says in what an operator ran: the type of its input, or OpenVINO's name of the kernel.
     """
     times = defaultdict(lambda: defaultdict(float))
     for op_type, kernel, microseconds in kernels:
-        times[family_of(op_type)][op_type, kernel] += microseconds
-    found = {}
-    for family in FAMILIES:
-        if family in times:
-            ordered = sorted(times[family].items(), key=lambda item: -item[1])
-            how = [_ran_as(op_type, kernel) for (op_type, kernel), spent in ordered if spent > 0]
-            found[family] = (sum(times[family].values()), ", ".join(dict.fromkeys(how)))
-    return found
+        if microseconds > 0:  # OpenVINO lists what it fused into others, too
+            times[family_of(op_type)][_ran_as(op_type, kernel)] += microseconds
+    return {family: (sum(times[family].values()), _listed(times[family])) for family in FAMILIES if family in times}
 
 
 def _ran_as(op_type, kernel):
-    precision = precision_of(kernel)
-    return f"{op_type} in {precision}" + ("" if precision == kernel or "_" not in kernel else f" ({kernel})")
+    named = "_" in kernel and not kernel.startswith(("unknown", "undef"))
+    return f"{op_type} in {precision_of(kernel)}" + (f" ({kernel})" if named else "")
+
+
+def _listed(spent):
+    ordered = sorted(spent.items(), key=lambda item: -item[1])
+    return ", ".join(f"{how}: {time:,.0f}" if len(ordered) > 1 else how for how, time in ordered)

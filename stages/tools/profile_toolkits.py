@@ -2,7 +2,7 @@
 
     python -m stages.tools.profile_toolkits plan.json folder       writes profiles.json into the folder
 
-A round profiles all files of a batch size, each in a new session, and times calls without the profiler beside it.
+A round profiles all files of a batch size, each in a new session.
 """
 
 import json
@@ -19,7 +19,7 @@ from stages.common.profiling.profile import measure_profiles
 from stages.common.timing import time_calls
 from stages.tools.openvino_session import OpenVinoSession
 
-ROUNDS = 5
+ROUNDS = 5  # odd: the median is a round
 WARMUP_CALLS, FEWEST_CALLS, MOST_CALLS = 2, 3, 200
 
 
@@ -34,23 +34,26 @@ def profile_onnxruntime(path, graph, values, *, seconds, threads):
 
 
 def profile_openvino(path, values, *, seconds, threads):
-    """Return ([(operator, kernel, microseconds a call)], microseconds of a call without the counters)."""
-    counted, plain = (OpenVinoSession(path, threads=threads, profiled=profiled) for profiled in (True, False))
-    for session in (counted, plain):
-        time_calls(session, values, WARMUP_CALLS)
-    one_call = min(time_calls(plain, values, 2)) / 1e9
-    calls = int(np.clip(seconds / 2 / one_call, FEWEST_CALLS, MOST_CALLS))
-    before = counted.kernel_totals()  # of the first calls, in which memory is planned
-    time_calls(counted, values, calls)
+    """Return ([(operator, kernel, microseconds a call)], microseconds of a call): means over the same calls.
+
+    A call is timed with its counters, which cost a few microseconds: a session cannot end them, and another session
+    would lie elsewhere in memory.
+    """
+    session = OpenVinoSession(path, threads=threads, profiled=True)
+    time_calls(session, values, WARMUP_CALLS)
+    one_call = min(time_calls(session, values, 2)) / 1e9
+    calls = int(np.clip(seconds / one_call, FEWEST_CALLS, MOST_CALLS))
+    before = session.kernel_totals()  # of the first calls, in which memory is planned
+    call = float(np.mean(time_calls(session, values, calls))) / 1e3
     kernels = [
         (op_type, kernel, max(0.0, (total - start) / calls))
-        for (op_type, kernel, total), (_, _, start) in zip(counted.kernel_totals(), before, strict=True)
+        for (op_type, kernel, total), (_, _, start) in zip(session.kernel_totals(), before, strict=True)
     ]
-    return kernels, float(np.median(time_calls(plain, values, calls))) / 1e3
+    return kernels, call
 
 
 def profile_files(files, values, *, seconds, threads, folder):
-    """Return {name: {"kernels": [(operator, kernel, microseconds)], "call": microseconds}}: medians over the rounds.
+    """Return {name: {"kernels": [(operator, kernel, microseconds)], "call": microseconds}}: of the round with the median call.
 
     `files`: {name: path of an .onnx or .xml}; `seconds`: of all calls.
     """
@@ -66,14 +69,12 @@ def profile_files(files, values, *, seconds, threads, folder):
                 found[name].append(profile_onnxruntime(path, graphs[name], values, **settings))
             else:
                 found[name].append(profile_openvino(path, values, **settings))
-    return {name: _medians(rounds) for name, rounds in found.items()}
+    return {name: _median_round(rounds) for name, rounds in found.items()}
 
 
-def _medians(rounds):
-    times = np.median([[microseconds for _, _, microseconds in kernels] for kernels, _ in rounds], axis=0)
-    named = [(op_type, kernel) for op_type, kernel, _ in rounds[0][0]]
-    kernels = [(*names, time) for names, time in zip(named, times.tolist(), strict=True)]
-    return {"kernels": kernels, "call": float(np.median([call for _, call in rounds]))}
+def _median_round(rounds):
+    kernels, call = sorted(rounds, key=lambda found: found[1])[len(rounds) // 2]
+    return {"kernels": kernels, "call": call}
 
 
 def main(plan_path, folder):

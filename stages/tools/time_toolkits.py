@@ -20,7 +20,6 @@ from stages.tools.openvino_session import open_file
 FEWEST_ROUNDS = 5
 REST = 2  # times the budget of the timed calls: what opening and warming up may take besides, in all rounds
 FEWEST_IMAGES = 100
-CHECKED_IMAGES = 8  # of stored predictions, which have to be those of the file
 TOLERANCE = 1e-3  # of logits: sums depend on the size of the batch in their last bits
 
 
@@ -45,8 +44,11 @@ def affordable_images(rows, names, *, images, seconds):
 
 
 def predict(path, images_path, scaling, *, images, batch_size, threads, output=None):
-    """Return the logits (images, classes) float32 of the first stored images, as runtime.predict_images does."""
-    session = open_file(path, threads=threads)
+    """Return the logits (images, classes) float32 of the first stored images, as runtime.predict_images does.
+
+    A call has one thread, as there, and calls are made one by one whatever `threads` says: OpenVINO's share their memory.
+    """
+    session = open_file(path, threads=1)
     judged = judged_output(output_names(session), output, path)
     batches = input_batches(load_images(images_path), batch_size=batch_size, path=images_path, limit=images, **scaling)
     return np.concatenate(
@@ -55,10 +57,16 @@ def predict(path, images_path, scaling, *, images, batch_size, threads, output=N
 
 
 def stored_logits(stored_path, path, images_path, scaling, **settings):
-    """Return the logits that `evaluate` stored of a file, None where they are not there or not the file's."""
+    """Return the logits that `evaluate` stored of a file, None where they are not there or not the file's.
+
+    The first batch tells. It is a whole one, because what a dynamic file predicts depends on what else is in the batch.
+    """
     if not Path(stored_path).is_file():
         return None
-    stored, checked = np.load(stored_path, allow_pickle=False)["logits"], min(CHECKED_IMAGES, settings["images"])
+    stored, checked = (
+        np.load(stored_path, allow_pickle=False)["logits"],
+        min(settings["batch_size"], settings["images"]),
+    )
     own = predict(path, images_path, scaling, **settings | {"images": checked})
     same = stored[:checked].shape == own.shape and np.allclose(stored[:checked], own, rtol=TOLERANCE, atol=TOLERANCE)
     return stored if same else None

@@ -15,7 +15,7 @@ import onnx
 from stages.common import timing
 from stages.common.images import input_batches, load_images
 from stages.common.session.model_io import as_logits, judged_output, output_names, run
-from stages.common.session.runtime import PROVIDERS, default_options
+from stages.common.session.runtime import default_options, open_with
 from stages.common.statistics.intervals import ratio_interval
 from stages.common.statistics.multiple import SIGNIFICANCE, holm, ratio_p
 from stages.common.statistics.paired import compare
@@ -63,24 +63,22 @@ OPTIONS = {
 # machine's to give; entries for other providers and for kernels that a CNN does not have.
 
 
-def open_with(option, path, *, threads, **instruments):
+def open_with_option(option, path, *, threads, **instruments):
     """Return a session that differs from open_session's by one Option; None is the default."""
-    import onnxruntime  # noqa: PLC0415 -- 0.15 s, as in runtime.py
-
     options, keywords = default_options(threads=threads), {}
     if option is None:
         pass
     elif "." in option.setting:
         options.add_session_config_entry(option.setting, option.value)
     elif option.setting == "graph_optimization_level":
-        options.graph_optimization_level = getattr(onnxruntime.GraphOptimizationLevel, option.value)
+        options.graph_optimization_level = getattr(type(options.graph_optimization_level), option.value)
     elif option.setting == "disabled_optimizers":
         keywords["disabled_optimizers"] = [option.value]
     else:
         setattr(options, option.setting, bool(int(option.value)))
     for name, value in instruments.items():
         setattr(options, name, value)
-    return onnxruntime.InferenceSession(str(path), options, providers=PROVIDERS, **keywords)
+    return open_with(options, path, **keywords)
 
 
 def measure_options(files, values, validation, *, threads, seconds, seed, folder, output=None, options=None):
@@ -122,9 +120,9 @@ class _Race:
     def look(self, values):
         """Open every session once: which options change the graph, and what does a round cost?"""
         for file, path in self.files.items():
-            default = self.signature(partial(open_with, None, path))
+            default = self.signature(partial(open_with_option, None, path))
             for name, option in {DEFAULT: None, **self.options}.items():
-                opened = partial(open_with, option, path)
+                opened = partial(open_with_option, option, path)
                 try:
                     if option and option.graph and self.signature(opened) == default:
                         self.idle[file, name] = {"same_graph": 1}

@@ -30,12 +30,17 @@ def open_session(path, *, threads, **instruments):
     optimized_model_filepath. A file that does not load raises onnxruntime's own exception: whether that is a result or an
     error is for the stage to say.
     """
-    import onnxruntime  # noqa: PLC0415 -- as above
-
     options = default_options(threads=threads)
     for name, value in instruments.items():
         setattr(options, name, value)
-    return onnxruntime.InferenceSession(str(path), options, providers=PROVIDERS)
+    return open_with(options, path)
+
+
+def open_with(options, path, **keywords):
+    """Return an InferenceSession on the CPU with SessionOptions; `keywords` are InferenceSession's own."""
+    import onnxruntime  # noqa: PLC0415 -- as above
+
+    return onnxruntime.InferenceSession(str(path), options, providers=PROVIDERS, **keywords)
 
 
 def predict_images(onnx_path, images_path, scaling, *, images, batch_size, threads, output=None):
