@@ -29,15 +29,29 @@ def find_losses(rows, own, others):
 
 
 def explain(batch, loss, profiles):
-    """Return what a loss is made of, as text: a sentence, and a table by operator family.
+    """Return what a loss is made of, as text: a sentence, and a table by operator family of the rounds with the median call.
 
-    `loss`: a value of find_losses; `profiles`: {name: {"kernels": [(operator, kernel, microseconds)], "call":
-    microseconds}} of its two files.
+    `loss`: a value of find_losses; `profiles`: {name: [{"kernels": [(operator, kernel, microseconds)], "call":
+    microseconds}, one a round]} of its two files.
     """
     own, other, (ratio, low, high) = loss
-    parts = {name: with_outside(profiles[name]) for name in (own, other)}
+    middle = {
+        name: sorted(profiles[name], key=lambda one: one["call"])[len(profiles[name]) // 2] for name in (own, other)
+    }
+    parts = {name: with_outside(profile) for name, profile in middle.items()}
+    whole = middle[own]["call"] - middle[other]["call"]
+    if whole > 0:
+        gains = _gains(parts[own], parts[other])
+        most = max(gains, key=gains.get)
+        cause = (
+            f"of {whole:,.0f} us that it takes less in a call, {most} makes most, {gains[most]:,.0f} us "
+            f"({_time(parts[own], most):,.0f} against {_time(parts[other], most):,.0f}), and so it is in "
+            f"{_votes(most, profiles[own], profiles[other])} of {len(profiles[own])} profiled rounds."
+        )
+    else:
+        cause = "the profiled calls do not show it, so that no family is named. Run it again with more --seconds."
     beaten = f"At batch {batch} `{other}` is {ratio:.2f}x ({low:.2f}-{high:.2f}) as fast as `{own}`"
-    return f"{beaten}: {_cause(own, other, parts, profiles)}\n\n{markdown(_table(own, other, parts, profiles))}"
+    return f"{beaten}: {cause}\n\n{markdown(_table(own, other, parts, middle))}"
 
 
 def with_outside(profile):
@@ -46,14 +60,14 @@ def with_outside(profile):
     return found | {OUTSIDE: (profile["call"] - sum(time for time, _ in found.values()), "")}
 
 
-def _cause(own, other, parts, profiles):
-    whole = profiles[own]["call"] - profiles[other]["call"]
-    if whole <= 0:
-        return "the profiled calls do not show it, so that no family is named. Run it again with more --seconds."
-    gains = {family: _time(parts[own], family) - _time(parts[other], family) for family in (*FAMILIES, OUTSIDE)}
-    most = max(gains, key=gains.get)
-    times = f"{_time(parts[own], most):,.0f} us against {_time(parts[other], most):,.0f}"
-    return f"of {whole:,.0f} us that it takes less in a call, {most} makes most, {gains[most]:,.0f} us ({times})."
+def _gains(ours, theirs):
+    return {family: _time(ours, family) - _time(theirs, family) for family in (*FAMILIES, OUTSIDE)}
+
+
+def _votes(family, ours, theirs):
+    """Return in how many rounds a family gains most."""
+    rounds = [_gains(with_outside(one), with_outside(other)) for one, other in zip(ours, theirs, strict=True)]
+    return sum(max(gains, key=gains.get) == family for gains in rounds)
 
 
 def _time(part, family):

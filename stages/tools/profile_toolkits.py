@@ -53,7 +53,7 @@ def profile_openvino(path, values, *, seconds, threads):
 
 
 def profile_files(files, values, *, seconds, threads, folder):
-    """Return {name: {"kernels": [(operator, kernel, microseconds)], "call": microseconds}}: of the round with the median call.
+    """Return {name: [{"kernels": [(operator, kernel, microseconds)], "call": microseconds}, one a round]}.
 
     `files`: {name: path of an .onnx or .xml}; `seconds`: of all calls.
     """
@@ -69,12 +69,9 @@ def profile_files(files, values, *, seconds, threads, folder):
                 found[name].append(profile_onnxruntime(path, graphs[name], values, **settings))
             else:
                 found[name].append(profile_openvino(path, values, **settings))
-    return {name: _median_round(rounds) for name, rounds in found.items()}
-
-
-def _median_round(rounds):
-    kernels, call = sorted(rounds, key=lambda found: found[1])[len(rounds) // 2]
-    return {"kernels": kernels, "call": call}
+    return {
+        name: [dict(zip(("kernels", "call"), one, strict=True)) for one in rounds] for name, rounds in found.items()
+    }
 
 
 def main(plan_path, folder):
