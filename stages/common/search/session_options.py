@@ -174,9 +174,10 @@ class _Race:
         visits = {name: opened for (owner, name), opened in self.visits.items() if owner == file}
         an_image = sum(call for (owner, _), (_, call) in self.seconds.items() if owner == file) / batch
         limit = int(min(count, max(FEWEST_IMAGES, min(MOST_IMAGES, seconds / an_image))))
-        batches = list(input_batches(load_images(path), batch_size=AT_ONCE, path=path, limit=limit, **scaling))
+        stored, streamed = load_images(path), {"batch_size": AT_ONCE, "path": path, "limit": limit, **scaling}
         logits = {
-            name: _predict(opened(threads=self.threads), batches, output, file) for name, opened in visits.items()
+            name: _predict(opened(threads=self.threads), input_batches(stored, **streamed), output, file)
+            for name, opened in visits.items()
         }
         judged = {
             (file, name): compare(found, logits[DEFAULT], None) for name, found in logits.items() if name != DEFAULT
