@@ -17,8 +17,9 @@ from own_models import CLASSES, Classifier, images_like, own_params, save_data
 from stages import machine
 from stages.common.calibration.collection import collect_ranges
 from stages.common.calibration.static_quantization import quantize
+from stages.common.preflight.files import IN_EXPERIMENT
 from stages.common.preflight.own_models import own_mistakes, untracked
-from stages.common.preflight.params_check import IN_EXPERIMENT, check_params
+from stages.common.preflight.params_check import check_params
 from stages.common.session.runtime import open_session
 from stages.common.workspace import UserError
 from stages.preprocess import preprocess
