@@ -8,7 +8,7 @@ set. Columns that get narrower from left to right say that more calibration imag
 height say that they do not. A column that lies lower costs accuracy. Without labels the height is the agreement with
 fp32: the share of predictions that are its own.
 
-    python -m stages.plot_sensitivity cnn static-u8s8 metrics/sensitivity/cnn.json plots/sensitivity/cnn.csv ... (see dvc.yaml)
+    python -m stages.plot_sensitivity cnn static-u8s8 metrics/sensitivity/cnn.json ... (see dvc.yaml)
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The files that params.yaml names: models and arrays that have to be there, and have as many images as are asked for."""
+"""The files that params.yaml names: models and arrays have to be there, with as many images as are asked for."""
 
 import math
 import os

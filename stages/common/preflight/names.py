@@ -43,7 +43,7 @@ def unknown_models(params, section):
 
 
 def tune(params):
-    """Yield how `tune` and its variant disagree: `tuned` is one like any other, and every variant is one of all models."""
+    """Yield how `tune` and its variant disagree: `tuned` is one like any other, and every variant is made of all models."""
     yield from unknown_models(params, "tune")
     missing = [name for name in params["models"] if name not in params["tune"]]
     if params["tune"] and missing:

@@ -1,4 +1,4 @@
-"""Every section of params.yaml with its keys, types and ranges; a new parameter is a line here, of a recipe in recipes.py."""
+"""Every section of params.yaml with its keys, types and ranges: a new parameter is a line here, or in recipes.py."""
 
 from typing import Annotated, Any
 
