@@ -111,7 +111,8 @@ def main(
     model, variant, preprocessed_path, train_path, test_path, labels_path, baseline_path, metrics_path, draws_path
 ):
     plan, scaling = read_params(f"sensitivity.{model}"), read_params(f"models.{model}.input")
-    settings, recipe = read_params("evaluate"), read_params(f"calibrate_quantize.{variant}")
+    settings = read_params("evaluate") | {"threads": 1}  # several files are predicted with at a time
+    recipe = read_params(f"calibrate_quantize.{variant}")
     own, how = calibration_settings(read_params("calibrate"), recipe.pop("calibrate", {}))
     count, wanted = plan["test_images"], read_params(f"models.{model}.evaluate")
     labels = labels_or_none(labels_path, len(load_images(test_path)))

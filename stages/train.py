@@ -26,6 +26,7 @@ def train(train_set, test_set, scaling, *, architecture, epochs, batch_size, lea
           weights="none", images=None, test_images=None):  # fmt: skip
     """Train with Adam and cross-entropy; return the network in evaluation mode and a row of numbers an epoch.
 
+    The learning rate falls from `learning_rate` to zero in equal steps: few images are worth the most that way.
     `train_set`, `test_set`: (images (N, C, H, W) as stored, labels (N,) int64). `scaling`: arguments of `to_input`.
     `weights`: "none" (random ones), or the name of torchvision's published ones. `images`: how many training images are
     drawn, the same in every epoch; `test_images`: how many are tested, from the first on; None: all.
@@ -42,13 +43,15 @@ def train(train_set, test_set, scaling, *, architecture, epochs, batch_size, lea
     drawn = np.arange(len(train_set[0]))
     if images is not None:
         drawn = order.choice(drawn, images, replace=False)
+    steps = epochs * -(-len(drawn) // batch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1 - done / steps)
     test_set = tuple(part[:test_images] for part in test_set)
     history = []
     for epoch in range(1, epochs + 1):
         network.train()
         batches = np.array_split(order.permutation(drawn), -(-len(drawn) // batch_size))
         seen = [
-            step(network, optimizer, *batch_of(train_set, indices, scaling))
+            step(network, optimizer, schedule, *batch_of(train_set, indices, scaling))
             for indices in tqdm(batches, desc=f"epoch {epoch}/{epochs}", unit="batch", mininterval=1)
         ]
         train_loss, train_accuracy = np.sum(seen, axis=0) / len(drawn)
@@ -64,13 +67,14 @@ def batch_of(dataset, indices, scaling):
     return torch.from_numpy(to_input(images[indices], **scaling)), torch.from_numpy(labels[indices])
 
 
-def step(network, optimizer, inputs, labels):
+def step(network, optimizer, schedule, inputs, labels):
     """Take one step; return the batch's summed loss and its number of right answers."""
     optimizer.zero_grad()
     logits = network(inputs)
     loss = nn.functional.cross_entropy(logits, labels)
     loss.backward()
     optimizer.step()
+    schedule.step()
     return loss.item() * len(labels), (logits.argmax(1) == labels).sum().item()
 
 

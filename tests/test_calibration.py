@@ -33,6 +33,7 @@ HOWS = {
     "Percentile": {"method": "Percentile", "num_bins": 2048, "percentile": 99.9, "symmetric": True},
     "Percentile of both ends": {"method": "Percentile", "num_bins": 2048, "percentile": 99.0, "symmetric": False},
 }
+IMAGES = 40  # for resnet18: more than two batches
 each_way = pytest.mark.parametrize("how", HOWS.values(), ids=HOWS.keys())
 
 
@@ -281,7 +282,7 @@ def test_memory_does_not_grow_with_the_calibration_set(tmp_path, method):
 
 @pytest.fixture(scope="module")
 def resnet18(tmp_path_factory):
-    """The paths of a preprocessed resnet18, exported in a process of its own, and of 24 images."""
+    """The paths of a preprocessed resnet18, exported in a process of its own, and of `IMAGES` images."""
     folder = tmp_path_factory.mktemp("resnet18")
     script = """if True:
         import sys, torch, torchvision
@@ -291,22 +292,26 @@ def resnet18(tmp_path_factory):
             dynamic_shapes=({0: torch.export.Dim("batch")},), external_data=False, verbose=False)"""
     subprocess.run([sys.executable, "-c", script, f"{folder}/fp32.onnx"], check=True, capture_output=True)
     preprocess(folder / "fp32.onnx", folder / "preprocessed.onnx")
-    np.save(folder / "images.npy", np.random.default_rng(0).integers(0, 256, (24, 1, 28, 28), dtype=np.uint8))
+    np.save(folder / "images.npy", np.random.default_rng(0).integers(0, 256, (IMAGES, 1, 28, 28), dtype=np.uint8))
     return folder / "preprocessed.onnx", folder / "images.npy"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("method", METHODS)
-def test_resnet18_calibrates_within_one_and_a_half_gigabytes(resnet18, method):
-    """11 M weights at 224x224, in batches of 8; more images take more time, not more memory."""
+def test_resnet18_calibrates_within_one_and_a_half_gigabytes(resnet18, method, params):
+    """11 M weights at 224x224, in the batches of params.yaml; more images take more time, not more memory."""
     scaling = {"scale": 1 / 255, "mean": 0.3, "std": 0.4, "channels": 3, "repeat": 8}
-    _, megabytes = in_a_process(calibrate_images, *resnet18, scaling, images=24, method=method, batch_size=8)
+    batch_size = params["calibrate"]["batch_size"]
+    assert batch_size < IMAGES
+    _, megabytes = in_a_process(
+        calibrate_images, *resnet18, scaling, images=IMAGES, method=method, batch_size=batch_size
+    )
     assert megabytes <= 1500
 
 
-def predict_and_weigh(onnx_path, images_path, scaling, *, batch_size):
-    """Predict 24 images; return the peak resident memory of this process in MB."""
-    predict_images(onnx_path, images_path, scaling, images=24, batch_size=batch_size, threads=1)
+def predict_and_weigh(onnx_path, images_path, scaling, settings):
+    """Predict all images; return the peak resident memory of this process in MB."""
+    predict_images(onnx_path, images_path, scaling, images=IMAGES, **settings)
     return peak_megabytes()
 
 
@@ -320,5 +325,6 @@ def test_resnet18_is_evaluated_within_one_and_a_half_gigabytes(resnet18, activat
         ranges = calibrate(*resnet18, np.arange(4), scaling, batch_size=4, method="MinMax")
         path = tmp_path / "int8.onnx"
         quantize(resnet18[0], path, ranges, **RECIPE | {"activation_type": activation_type})
-    batch_size = params["evaluate"]["batch_size"]
-    assert in_a_process(predict_and_weigh, path, images_path, scaling, batch_size=batch_size) <= 1500
+    settings = params["evaluate"]
+    assert settings["batch_size"] * settings["threads"] < IMAGES, "else the memory of fewer is measured"
+    assert in_a_process(predict_and_weigh, path, images_path, scaling, settings) <= 1500

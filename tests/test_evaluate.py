@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper
+from onnxruntime.quantization import QuantType, quantize_dynamic
 
 from stages import evaluate, evaluate_fp32
 from stages.common.session.runtime import open_session, predict_images
@@ -172,6 +173,20 @@ def test_predictions_do_not_depend_on_the_batch_size(fp32, dataset, scaling):
     path = dataset / "test-images.npy"
     one, many = (predict_images(fp32, path, scaling, batch_size=size, **settings) for size in (1, 64))
     np.testing.assert_allclose(one, many, atol=1e-5)
+
+
+@pytest.mark.parametrize("model", ["fp32", "dynamic"])
+def test_predictions_do_not_depend_on_the_number_of_threads(model, fp32, dataset, scaling, tmp_path):
+    """Bit for bit: a call has one thread, whatever the number of calls at a time; also a dynamic variant, scaled by call."""
+    path = fp32
+    if model == "dynamic":
+        path = tmp_path / "dynamic.onnx"
+        quantize_dynamic(fp32, path, weight_type=QuantType.QUInt8)
+    settings = {"images": 150, "batch_size": 7}
+    one, four = (
+        predict_images(path, dataset / "test-images.npy", scaling, threads=threads, **settings) for threads in (1, 4)
+    )
+    assert (one == four).all()
 
 
 def test_all_sessions_of_all_stages_have_the_same_recorded_options(fp32, repository):

@@ -16,6 +16,7 @@ from onnxruntime.quantization import (
 )
 
 from stages.common.calibration.histograms import check_range, histogram_ranges
+from stages.common.calibration.pieces import map_pieces
 from stages.common.quantization import LAYER_TYPES
 from stages.common.session.model_io import input_of, parts
 from stages.common.workspace import UserError
@@ -68,10 +69,7 @@ def collect_ranges(model_path, batches, *, method, op_types=None, **options):
     """
     calibrator = open_calibrator(model_path, method=method, op_types=op_types, **options)
     if method == "MinMax":
-        name, fixed = input_of(calibrator.infer_session)
-        for batch in batches():
-            for part, _ in parts(batch, fixed):
-                calibrator.collect_data(Reader(name, [part]))  # one at a time: it keeps what it has read
+        collect_minmax(calibrator, batches(), whole=options.get("moving_average", False))
         found = {tensor: data.range_value for tensor, data in calibrator.compute_data().items()}
     else:
         found = histogram_ranges(calibrator, batches)
@@ -81,6 +79,24 @@ def collect_ranges(model_path, batches, *, method, op_types=None, **options):
         low, high = (np.float32(np.ravel(bound)[0]) for bound in bounds)
         ranges[tensor] = (low + np.float32(0), high + np.float32(0))  # -0.0, which depends on the order, becomes 0.0
     return ranges
+
+
+def collect_minmax(calibrator, batches, *, whole):
+    """Feed the batches to a MinMax calibrator, several pieces at a time unless each is to stay `whole`.
+
+    What a piece gives goes to the calibrator at once and in order, as its own collect_data would have it.
+    """
+    session = calibrator.infer_session
+    name, fixed = input_of(session)
+
+    def run_piece(piece):
+        [(filled, _)] = parts(piece, fixed)
+        return session.run(None, {name: filled})
+
+    for outputs in map_pieces(run_piece, session, batches, whole=whole):
+        calibrator.intermediate_outputs.append(outputs)
+        calibrator.compute_data()
+        calibrator.clear_collected_data()
 
 
 def save_ranges(ranges, path):

@@ -13,6 +13,7 @@ import numpy as np
 from onnxruntime.quantization.calibrate import HistogramCollector, entropy
 from onnxruntime.quantization.quant_utils import smooth_distribution
 
+from stages.common.calibration.pieces import map_pieces
 from stages.common.session.model_io import run
 from stages.common.workspace import UserError
 
@@ -46,12 +47,15 @@ def check_range(tensor, bounds):
         )
 
 
-def _activations(calibrator, batches):
-    """Yield (tensor, values) for every tensor of every batch."""
+def _of_activations(calibrator, batches, function):
+    """Yield {tensor: function(tensor, values)} for every piece of the batches."""
     session, tensors = calibrator.infer_session, sorted(calibrator.tensors_to_calibrate)
-    for batch in batches:
-        for values in run(session, batch, tensors):
-            yield from zip(tensors, values, strict=True)
+
+    def of_piece(piece):
+        [values] = run(session, piece, tensors)
+        return {tensor: function(tensor, found) for tensor, found in zip(tensors, values, strict=True)}
+
+    yield from map_pieces(of_piece, session, batches)
 
 
 def find_extents(calibrator, batches, *, absolute):
@@ -60,13 +64,18 @@ def find_extents(calibrator, batches, *, absolute):
     The edges are where onnxruntime puts them: symmetric around zero, or, for histograms of absolute values, from the
     smallest to the largest of these.
     """
-    found = {}
-    for tensor, values in _activations(calibrator, batches):
+
+    def bounds(tensor, values):
         smallest = np.abs(values).min() if absolute else np.float32(0)
-        low, high, small = found.get(tensor, (np.inf, -np.inf, np.inf))
-        lowest, highest = values.min(), values.max()
-        check_range(tensor, (lowest, highest))
-        found[tensor] = min(low, lowest), max(high, highest), min(small, smallest)
+        found = values.min(), values.max(), smallest
+        check_range(tensor, found[:2])
+        return found
+
+    found = {}
+    for of_piece in _of_activations(calibrator, batches, bounds):
+        for tensor, (lowest, highest, smallest) in of_piece.items():
+            low, high, small = found.get(tensor, (np.inf, -np.inf, np.inf))
+            found[tensor] = min(low, lowest), max(high, highest), min(small, smallest)
     extents = {}
     for tensor, (lowest, highest, smallest) in found.items():
         largest = max(abs(lowest), abs(highest))
@@ -76,11 +85,14 @@ def find_extents(calibrator, batches, *, absolute):
 
 def fill_histograms(calibrator, batches, extents, *, absolute):
     """Return {tensor: (counts int64, edges float32, lowest, highest)}, which is how onnxruntime keeps them."""
+
+    def histogram(tensor, values):
+        return np.histogram(np.abs(values) if absolute else values, bins=calibrator.num_bins, range=extents[tensor][2:])
+
     counts, edges = {}, {}
-    for tensor, values in _activations(calibrator, batches):
-        counted = np.abs(values) if absolute else values
-        new, edges[tensor] = np.histogram(counted, bins=calibrator.num_bins, range=extents[tensor][2:])
-        counts[tensor] = counts.get(tensor, 0) + new
+    for of_piece in _of_activations(calibrator, batches, histogram):
+        for tensor, (counted, edges[tensor]) in of_piece.items():
+            counts[tensor] = counts.get(tensor, 0) + counted
     return {tensor: (counts[tensor], edges[tensor], *extents[tensor][:2]) for tensor in counts}
 
 

@@ -3,6 +3,7 @@
 import numpy as np
 
 from stages.common.images import input_batches, load_images
+from stages.common.session.concurrency import map_in_order
 from stages.common.session.model_io import as_logits, input_of, judged_output, output_names, run
 from stages.common.workspace import UserError
 
@@ -33,18 +34,23 @@ def predict_images(onnx_path, images_path, scaling, *, images, batch_size, threa
     """Return the logits (images, classes) float32 of the first `images` stored images, streamed from the disk.
 
     `scaling`: the arguments of `to_input`; `output`: which one is judged, where the file has several. A batch that the
-    file fixes takes the place of `batch_size`. Raises UserError if there are fewer images, or if an image or a logit is
-    not finite.
+    file fixes takes the place of `batch_size`; `threads` batches are predicted at a time, each on one thread, so that
+    their number costs memory and changes no result. Raises UserError if there are fewer images, or if an image or a
+    logit is not finite.
     """
     stored = load_images(images_path)
     if not 1 <= images <= len(stored):
         raise UserError(
             f"evaluate.images of the model is {images} and {images_path} has {len(stored)} images: ask for 1 to {len(stored)}."
         )
-    session = open_session(onnx_path, threads=threads)
+    session = open_session(onnx_path, threads=1)
     judged, (_, fixed) = judged_output(output_names(session), output, onnx_path), input_of(session)
     batches = input_batches(stored, batch_size=fixed or batch_size, path=images_path, limit=images, **scaling)
-    logits = np.concatenate([as_logits(found) for batch in batches for [found] in run(session, batch, [judged])])
+
+    def predict(batch):
+        return np.concatenate([as_logits(found) for [found] in run(session, batch, [judged])])
+
+    logits = np.concatenate(list(map_in_order(predict, batches, threads)))
     bad = np.flatnonzero(~np.isfinite(logits).all(axis=1))
     if len(bad):
         raise UserError(
