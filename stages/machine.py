@@ -1,8 +1,9 @@
 """Write down the machine: processor, instruction sets, cores, package versions, further runtimes. Refuse bad parameters.
 
 Always runs; DVC reruns downstream only what declared a key of metrics/machine.json that changed. It is upstream of
-everything, so this is also where a mistake in params.yaml, or in a model that you brought, is named before any long work. Further onnxruntime versions
-that verify-load asks for are installed under the environment's prefix if they are not there yet.
+everything, so this is also where a mistake in params.yaml, or in a model that you brought, is named before any long work.
+Further onnxruntime versions that verify-load asks for are installed under the environment's prefix if they are not there
+yet.
 
     python -m stages.machine metrics/machine.json
 """

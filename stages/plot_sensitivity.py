@@ -8,7 +8,7 @@ set. Columns that get narrower from left to right say that more calibration imag
 height say that they do not. A column that lies lower costs accuracy. Without labels the height is the agreement with
 fp32: the share of predictions that are its own.
 
-    python -m stages.plot_sensitivity cnn static-u8s8 metrics/sensitivity/cnn.json plots/sensitivity/cnn.csv ... (see dvc.yaml)
+    python -m stages.plot_sensitivity cnn static-u8s8 metrics/sensitivity/cnn.json ... (see dvc.yaml)
 """
 
 import numpy as np
@@ -58,7 +58,7 @@ def draw_figure(title, draws, metrics):
     last = draws["seed"].max()
 
     def place(images, seed):
-        """Return where a draw stands: side by side in its column, in the order of seeds."""
+        """Return where a draw of a column stands: side by side, in the order of seeds."""
         return images * 10 ** (WIDTH * (np.minimum(seed / last, 1) - 0.5))
 
     changes = 100 * draws[quantity["column"]]
@@ -74,10 +74,10 @@ def draw_figure(title, draws, metrics):
     means = [100 * metrics[f"images_{count}"][quantity["mean"]] for count in counts]
     edges = counts * 10 ** (-WIDTH / 2), counts * 10 ** (WIDTH / 2)
     axes.hlines(means, *edges, color="black", linewidth=1.5, label="mean of the draws")
-    own = place(recipe["images"], recipe["seed"]), 100 * recipe[quantity["column"]]
-    axes.plot(*own, "D", color=VERMILION, markersize=6, label="the recipe's own draw")
+    own = recipe["images"] if recipe["images"] not in counts else place(recipe["images"], recipe["seed"])
+    axes.plot(own, 100 * recipe[quantity["column"]], "D", color=VERMILION, markersize=6, label="the recipe's own draw")
     axes.set_xscale("log")
-    axes.xaxis.set_major_locator(FixedLocator([*counts, recipe["images"]]))
+    axes.xaxis.set_major_locator(FixedLocator(np.union1d(counts, recipe["images"])))
     axes.set_xlim(right=max(axes.get_xlim()[1], recipe["images"] * 10**WIDTH))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))

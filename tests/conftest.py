@@ -9,8 +9,8 @@ import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
 
+from stages.common.preprocessing import preprocess
 from stages.common.workspace import load_params
-from stages.preprocess import preprocess
 
 ROOT = Path(__file__).parent.parent
 

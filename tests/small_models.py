@@ -6,7 +6,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from stages.common.calibration.collection import collect_ranges
 from stages.common.calibration.static_quantization import quantize
-from stages.preprocess import preprocess
+from stages.common.preprocessing import preprocess
 from stages.quantize_dynamic import quantize_dynamic
 
 U8S8 = {"quant_format": "QDQ", "activation_type": "QUInt8", "weight_type": "QInt8"}

@@ -20,9 +20,9 @@ from stages.common.calibration.settings import METHODS, calibration_settings
 from stages.common.calibration.static_quantization import calibrate, quantize
 from stages.common.images import load_images, to_input
 from stages.common.preflight.params_check import check_params
+from stages.common.preprocessing import preprocess
 from stages.common.session.runtime import predict_images
 from stages.common.workspace import UserError, load_params
-from stages.preprocess import preprocess
 from stages.tools.check_calibration import MEMORY_BOUND, calibrate_images, in_a_process, peak_megabytes
 
 RECIPE = {"quant_format": "QDQ", "activation_type": "QUInt8", "weight_type": "QInt8"}

@@ -10,11 +10,11 @@ from small_models import U8S8, images_for, save_plain, save_residual
 from stages.common.calibration.collection import collect_ranges
 from stages.common.calibration.graph_rewrites import swap_pools, swappable_pools
 from stages.common.calibration.static_quantization import quantize
+from stages.common.preprocessing import preprocess
 from stages.common.profiling.optimized_graph import save_optimized
 from stages.common.search.space import Shape, Space
 from stages.common.session.runtime import open_session
 from stages.common.workspace import UserError
-from stages.preprocess import preprocess
 
 on_x86 = pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the kernels are x86's")
 

@@ -1,6 +1,7 @@
 """A folder of images becomes the arrays that the pipeline reads: every pixel and label where it belongs, or nothing."""
 
 import os
+import re
 import tracemalloc
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from PIL import Image
 
 from stages.common.images import labels_or_none, load_images, load_labels
 from stages.common.workspace import UserError
+from stages.tools import image_room, import_images
 from stages.tools.import_images import main
 
 PARTS = ["train-images", "train-labels", "test-images", "test-labels"]
@@ -127,16 +129,30 @@ def test_images_without_class_folders_have_no_labels():
 
 
 def test_a_file_gives_the_classes_the_order_of_the_models_outputs():
-    """By name 180 comes before 90; and a model may know classes of which there is no image."""
-    class_folders({"0": 2, "180": 2, "90": 2})
-    Path("order.txt").write_text("0\n90\n180\n270\n")
+    """By name cat comes before dog; and a model may know classes of which there is no image."""
+    class_folders({"cat": 2, "dog": 2})
+    Path("order.txt").write_text("dog\neel\ncat\n")
     run("--classes", "order.txt")
+    assert labels_by_folder() == {"dog": 0, "cat": 2}
+
+
+def labels_by_folder():
+    """Return {class folder: label} of the training images."""
     names = [line.split("/")[0] for line in Path("data/my-data/train-files.txt").read_text().splitlines()]
-    assert dict(zip(names, np.load("data/my-data/train-labels.npy").tolist(), strict=True)) == {
-        "0": 0,
-        "90": 1,
-        "180": 2,
-    }
+    return dict(zip(names, np.load("data/my-data/train-labels.npy").tolist(), strict=True))
+
+
+def test_class_folders_that_are_all_numbers_are_in_the_order_of_numbers():
+    """As text 10 comes before 2, and with more than ten classes every label after the second would be wrong."""
+    class_folders({"10": 2, "2": 2, "0": 2, "007": 2})
+    run()
+    assert labels_by_folder() == {"0": 0, "2": 1, "007": 2, "10": 3}
+
+
+def test_class_folders_that_are_not_all_numbers_are_in_the_order_of_text():
+    class_folders({"10": 2, "2": 2, "other": 2})
+    run()
+    assert labels_by_folder() == {"10": 0, "2": 1, "other": 2}
 
 
 def test_images_in_deeper_folders_count_and_other_files_are_left_out_and_counted(capsys):
@@ -299,6 +315,41 @@ def test_floating_point_pixels_are_refused():
     picture("pictures/a.tif", 0.5, mode="F")
     picture("pictures/b.tif", 0.5, mode="F")
     assert "pictures/a.tif (its pixels have 32 bits; save it with 8 or 16)" in refusal()
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """Fails the test if an image is read."""
+    monkeypatch.setattr(import_images, "read_pixels", lambda *_, **__: pytest.fail("an image was read"))
+
+
+def test_a_size_for_which_the_disk_has_no_room_is_refused_before_an_image_is_read(unread):
+    class_folders({"cat": 4, "dog": 4})
+    assert re.fullmatch(
+        r"8 images of shape \(1, 10000000, 10000000\) take 800,000\.0 GB, and the disk of data/my-data has [\d,.]+ GB "
+        r"left: ask for a smaller --size, or import fewer images\.",
+        refusal("--size", "10000000"),
+    )
+
+
+def test_a_size_that_does_not_fit_into_memory_is_refused_before_an_image_is_read(unread, monkeypatch):
+    """One image at a time has to; with a shorter side it is larger on its way to its size."""
+    class_folders({"cat": 4})
+    monkeypatch.setattr(image_room, "memory_bytes", lambda: 2e9)
+    monkeypatch.setattr(image_room, "free_bytes", lambda folder: 1e15)
+    words = "an image of this size takes {} GB of memory, and this machine has 2.0 GB: ask for a smaller {}."
+    assert refusal("--size", "30000x40000") == words.format("3.6", "--size")
+    assert refusal("--size", "30000x40000", "--channels-last", channels="3") == words.format("10.8", "--size")
+    sentence = refusal("--size", "224", "--shorter-side", "40000")
+    assert sentence == words.format("4.8", "--size and --shorter-side")
+
+
+def test_an_image_for_which_there_is_no_memory_left_is_no_broken_file(monkeypatch):
+    class_folders({"cat": 4})
+    monkeypatch.setattr(import_images, "read_pixels", lambda *_, **__: (_ for _ in ()).throw(MemoryError))
+    assert refusal("--size", "6").endswith(
+        ".png does not fit into memory: make it smaller, or ask for a smaller --size."
+    )
 
 
 def test_images_of_several_sizes_need_a_size():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from own_models import CLASSES, Classifier, prediction_megabytes, save_many
 
-from stages.preprocess import preprocess
+from stages.common.preprocessing import preprocess
 from stages.tools.check_calibration import calibrate_images, in_a_process
 
 pytestmark = pytest.mark.slow

@@ -15,11 +15,11 @@ from stages.common.calibration.image_ranges import minmax_of_sets
 from stages.common.calibration.static_quantization import calibrate, quantize
 from stages.common.explanation.quantization_noise import activation_noise
 from stages.common.images import input_batches, labels_or_none, load_labels, to_input
+from stages.common.preprocessing import preprocess
 from stages.common.reporting.verdict import sentence
 from stages.common.session.model_io import ties
 from stages.common.session.runtime import open_session, predict_images
 from stages.common.workspace import UserError
-from stages.preprocess import preprocess
 from stages.tools.comparison import accuracy_row, judge
 from stages.tools.comparison_report import values
 from stages.tools.sweep import numbers

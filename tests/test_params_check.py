@@ -12,7 +12,9 @@ import yaml
 from onnxruntime.quantization import registry
 
 from stages import machine
-from stages.common.preflight.params_check import DYNAMIC_OP_TYPES, STATIC_OP_TYPES, Input, Train, check_params
+from stages.common.preflight.params_check import check_params
+from stages.common.preflight.recipes import DYNAMIC_OP_TYPES, STATIC_OP_TYPES
+from stages.common.preflight.sections import Input, Train
 from stages.common.workspace import UserError, load_params, run_main
 
 RECIPE = "calibrate_quantize.static-u8s8"

@@ -17,11 +17,12 @@ from own_models import CLASSES, Classifier, images_like, own_params, save_data
 from stages import machine
 from stages.common.calibration.collection import collect_ranges
 from stages.common.calibration.static_quantization import quantize
+from stages.common.preflight.files import IN_EXPERIMENT
 from stages.common.preflight.own_models import own_mistakes, untracked
-from stages.common.preflight.params_check import IN_EXPERIMENT, check_params
+from stages.common.preflight.params_check import check_params
+from stages.common.preprocessing import preprocess
 from stages.common.session.runtime import open_session
 from stages.common.workspace import UserError
-from stages.preprocess import preprocess
 
 WHERE = "models/theirs/onnx/fp32.onnx"
 SHAPE = (2, 6, 6)
@@ -460,6 +461,86 @@ def test_a_model_that_fails_at_its_first_run_is_shown_in_onnxruntimes_words(own)
     [mistake] = own(net.add("Reshape", np.int64([-1, 7])))
     assert mistake.startswith(f"{WHERE} does not run on the first test images: [ONNXRuntimeError]")
     assert "Reshape" in mistake
+
+
+# Nodes that recipes name
+
+
+def naming(params, **nodes):
+    """Return parameters of the model "theirs" in which the recipe static-u8s8 names nodes, by key."""
+    chosen = own_params(params)
+    chosen["calibrate_quantize"] = chosen["calibrate_quantize"] | {"static-u8s8": U8S8 | nodes}
+    return chosen
+
+
+def pooled():
+    """Return a network with a MaxPool, and a MatMul and an Add that preprocessing fuses; its nodes have no names."""
+    net = network().add("MatMul", np.ones((CLASSES, CLASSES), np.float32)).add("Add", np.ones(CLASSES, np.float32))
+    net.nodes.insert(2, helper.make_node("MaxPool", ["t1"], ["pooled"], kernel_shape=[2, 2]))
+    net.nodes[3].input[0] = "pooled"
+    return net
+
+
+def test_a_node_that_a_recipe_names_and_the_model_does_not_have_is_named(own, params):
+    pooled().save(WHERE)
+    prepared = Path("models/theirs/preprocessed.onnx")
+    assert list(own_mistakes(naming(params, nodes_to_exclude=["t0"], swap_relu_maxpool=["pooled"]), Path())) == []
+    assert not prepared.exists()
+    wrong = naming(params, nodes_to_exclude=["t0", "pool"], swap_relu_maxpool=["t0"])
+    recipe = f"`calibrate_quantize.static-u8s8` cannot be made of {WHERE}: "
+    expected = [
+        f"{recipe}nodes_to_exclude names 'pool', which is no node of the preprocessed model: did you mean 'pooled'?",
+        f"{recipe}swap_relu_maxpool names 't0', which is no MaxPool that alone reads a ReLU: it can name pooled",
+    ]
+    assert list(own_mistakes(wrong, Path())) == expected
+    preprocess(WHERE, prepared)
+    assert list(own_mistakes(wrong, Path())) == expected  # as with the file that an earlier run left
+    wrong["quantize_dynamic"]["dynamic-quint8"] = {"weight_type": "QUInt8", "nodes_to_exclude": ["pool"]}
+    assert [text.split("`")[1] for text in own_mistakes(wrong, Path())] == [
+        "quantize_dynamic.dynamic-quint8",
+        *["calibrate_quantize.static-u8s8"] * 2,
+    ]
+
+
+def test_nodes_are_those_of_the_preprocessed_model(own, params):
+    """Preprocessing fuses nodes and names those that have no name; a recipe names what it leaves."""
+    pooled().save(WHERE)
+    preprocess(WHERE, "prepared.onnx")
+    last = onnx.load("prepared.onnx").graph.node[-1]
+    before = onnx.load(WHERE).graph.node
+    assert last.op_type == "Gemm" and last.name not in {node.name for node in before}  # what the test is about
+    assert list(own_mistakes(naming(params, nodes_to_exclude=[last.name]), Path())) == []
+    [fused] = [node.output[0] for node in before if node.op_type == "MatMul"]
+    [mistake] = own_mistakes(naming(params, nodes_to_exclude=[fused]), Path())
+    assert f"nodes_to_exclude names {fused!r}, which is no node of the preprocessed model" in mistake
+
+
+def test_nodes_are_looked_for_in_the_model_that_is_there_now(own, params):
+    """What an earlier run left of another model is no reason to refuse."""
+    preprocess(network().save("another.onnx"), "prepared.onnx")
+    pooled().save(WHERE)
+    Path("prepared.onnx").rename("models/theirs/preprocessed.onnx")
+    assert list(own_mistakes(naming(params, nodes_to_exclude=["pooled"]), Path())) == []
+
+
+def test_every_model_has_to_have_the_nodes_of_a_recipe(own, params):
+    """A recipe is made of all models: where one lacks the node, calibrate-quantize would fail."""
+    pooled().save(WHERE)
+    network().save(WHERE.replace("theirs", "other"))
+    chosen = naming(params, nodes_to_exclude=["pooled"])
+    chosen["models"] |= {"other": chosen["models"]["theirs"]}
+    [mistake] = own_mistakes(chosen, Path())
+    assert mistake.startswith(
+        "`calibrate_quantize.static-u8s8` is made of all models, as every recipe, and cannot be made of models/other/"
+    )
+
+
+@pytest.mark.parametrize(
+    "recipes", [None, {"a": None}, {"a": {"nodes_to_exclude": "t0"}}, {"a": {"nodes_to_exclude": [0]}}]
+)
+def test_recipes_that_are_none_are_left_to_the_check_of_params_yaml(own, params, recipes):
+    network().save(WHERE)
+    assert list(own_mistakes(own_params(params) | {"calibrate_quantize": recipes}, Path())) == []
 
 
 # All together

@@ -6,8 +6,8 @@ from onnx import helper
 from own_models import CLASSES, Classifier, images_like
 
 from stages.common.calibration.static_quantization import calibrate, quantize
+from stages.common.preprocessing import preprocess
 from stages.common.session.runtime import open_session
-from stages.preprocess import preprocess
 
 U8S8_CHANNELS = {"quant_format": "QDQ", "activation_type": "QUInt8", "weight_type": "QInt8", "per_channel": True}
 

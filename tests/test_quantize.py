@@ -17,9 +17,9 @@ from stages.common.calibration.collection import collect_ranges, draw_indices
 from stages.common.calibration.static_quantization import calibrate, quantize
 from stages.common.cpu import EXACT_INT8, best_int8_path, cpu_model_and_flags, saturating
 from stages.common.images import input_batches, load_images, to_input
+from stages.common.preprocessing import preprocess
 from stages.common.session.runtime import open_session, predict_images
 from stages.common.workspace import UserError
-from stages.preprocess import preprocess
 
 U8S8 = {"quant_format": "QDQ", "activation_type": "QUInt8", "weight_type": "QInt8"}
 SAME_FILE = "calibrate and quantize the same preprocessed file."

@@ -8,11 +8,12 @@ import onnx
 import pytest
 from small_models import save_plain, save_residual
 
-from stages.common.preflight.params_check import StaticRecipe, check_params
+from stages.common.preflight.params_check import check_params
+from stages.common.preflight.recipes import StaticRecipe
+from stages.common.preprocessing import preprocess
 from stages.common.search.decision import repairs
 from stages.common.search.screening import float_sets, toggled, variations
 from stages.common.search.space import FORMATS, TYPES, Shape, Space
-from stages.preprocess import preprocess
 
 
 def space_of(folder, save, opset=18):

@@ -132,6 +132,19 @@ def test_the_figure_is_the_same_every_time(draws):
     assert made[0] == made[1]
 
 
+@pytest.mark.parametrize(("images", "expected"), [(20, 20), (10, 10 ** (1 - plot_sensitivity.WIDTH / 2))])
+def test_the_recipes_own_draw_stands_on_its_tick_or_on_its_dot_in_a_column(images, expected):
+    """Its seed's place in a column says nothing where there is no column."""
+    draws = np.array([(10, seed, 0.01 * seed) for seed in range(3)], "i8,i8,f8")
+    draws.dtype.names = ("images", "seed", "accuracy_change")
+    recipe = {"images": images, "seed": 0, "accuracy_change": 0.0, "change_low": -0.01, "change_high": 0.01}
+    metrics = {"recipe": recipe, "images_10": {"mean_change": 0.01}}
+    [axes] = plot_sensitivity.draw_figure("a title", draws, metrics).axes
+    [own] = [line for line in axes.lines if line.get_label() == "the recipe's own draw"]
+    assert own.get_xdata() == pytest.approx([expected])
+    assert axes.get_xticks().tolist() == sorted({10, images})
+
+
 def test_the_title_says_what_the_draw_and_the_test_set_are_worth():
     counted = {
         "images_10": {"spread": 0.002, "seeds": 5},

@@ -15,13 +15,13 @@ from small_models import U8S8, images_for, save_plain
 
 from stages import build_tuned, calibrate_quantize, plot_tune, tune
 from stages.common import machine_lock
+from stages.common.preprocessing import preprocess
 from stages.common.reporting.tuning import found
 from stages.common.search import race, screening, search, session_options
 from stages.common.search.points import HAND_WRITTEN, SEARCHED, Point
 from stages.common.search.validation import draw_validation
 from stages.common.session.runtime import predict_images
 from stages.common.workspace import UserError
-from stages.preprocess import preprocess
 
 SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}
 SLOW = {"quant_format": "QOperator", "activation_type": "QInt8", "weight_type": "QInt8"}  # no fast kernel on x86

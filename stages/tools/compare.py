@@ -5,13 +5,15 @@
     python -m stages.tools.compare --quantity accuracy --fail-on worse --json main
 
 Accuracy: the stored predictions of a variant in A and in B for the same test images; exact McNemar test, Newcombe's
-interval. Without labels what fp32 decides in A stands for them, and the row is one of agreement. Speedup: the per-round ratios of the two benchmarks, on one machine only, with an interval as wide as what fp32
-against itself seemed to change (stages/tools/significance.py). The fp32 time itself is not compared: nothing in a run
-tells a slower model from a slower hour. File size: the plain difference.
+interval. Without labels what fp32 decides in A stands for them, and the row is one of agreement. Speedup: the per-round
+ratios of the two benchmarks, on one machine only, with an interval as wide as what fp32 against itself seemed to change
+(stages/tools/significance.py). The fp32 time itself is not compared: nothing in a run tells a slower model from a slower
+hour. File size: the plain difference.
 
 All p-values of a call are one family for Holm's correction: where nothing is really different, 5 % of calls print any
 `better` or `worse`, as far as a control can know. `--quantity`, `--model` and `--variant` make the family smaller. The
-intervals are for one row alone. A result that is older than its revision's parameters is not compared. Exit code with `--fail-on worse`: 1 if a row is worse; 2 if one could not be compared, or for an error.
+intervals are for one row alone. A result that is older than its revision's parameters is not compared. Exit code with
+`--fail-on worse`: 1 if a row is worse; 2 if one could not be compared, or for an error.
 """
 
 import argparse

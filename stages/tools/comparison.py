@@ -17,9 +17,10 @@ NOT_COMPARED, OTHER_MACHINE = "not compared", "other machine"
 class Row:
     """One comparison of A with B.
 
-    `quantity`: "accuracy", or without labels "agreement" (fractions; the difference is B - A), "speedup batch_<b>" (fp32 time / variant time; B / A - 1),
-    "size" (bytes; B - A), or "works" (1 or 0), where a variant does not run in A or in B. `low` and `high` are the
-    difference's 95 % interval, `p` its own p-value, `adjusted_p` Holm's; `reason` says why a row is not compared.
+    `quantity`: "accuracy", or without labels "agreement" (fractions; the difference is B - A), "speedup batch_<b>" (fp32
+    time / variant time; B / A - 1), "size" (bytes; B - A), or "works" (1 or 0), where a variant does not run in A or in
+    B. `low` and `high` are the difference's 95 % interval, `p` its own p-value, `adjusted_p` Holm's; `reason` says why a
+    row is not compared.
     """
 
     model: str

@@ -27,8 +27,8 @@ def list_images(folder, *, test_share=None, seed=0, classes=None):
 
     Each holds a folder a class, or images and no folders. `test_share` of every class goes into the test set (a fifth
     if it is None), at least one image and not all. `classes` names the classes in the order of the model's outputs;
-    None numbers the folders in the order of their names, as torchvision's ImageFolder does. `seed` draws the split and
-    the order: the arrays are shuffled, because an evaluation of fewer images takes the first ones. Raises UserError.
+    None takes the order of the folders' names, see `in_order`. `seed` draws the split and the order: the arrays are
+    shuffled, because an evaluation of fewer images takes the first ones. Raises UserError.
     """
     folder = Path(folder)
     if not folder.is_dir():
@@ -74,7 +74,7 @@ def images_of(folder, classes):
         return [(path, None) for path in loose], [], left_out
     if loose:
         raise UserError(f"{folder} holds images beside its class folders, {loose[0].name} first: move or remove them.")
-    classes, found = classes or [path.name for path in folders], []
+    classes, found = classes or in_order([path.name for path in folders]), []
     for path in folders:
         if path.name not in classes:
             raise UserError(
@@ -87,6 +87,15 @@ def images_of(folder, classes):
         found += [(image, label) for image in images]
         left_out += others
     return found, classes, left_out
+
+
+def in_order(names):
+    """Return the names of class folders in the order of the labels: of the alphabet, as torchvision's ImageFolder has it.
+
+    Names that are all numbers are meant as numbers: 2 comes before 10, where ImageFolder has 10 before 2.
+    """
+    numbers = all(name.isascii() and name.isdigit() for name in names)
+    return sorted(names, key=lambda name: (int(name), name) if numbers else name)
 
 
 def visible(folder):

@@ -21,6 +21,7 @@ from tqdm import tqdm
 from stages.common.workspace import UserError, whole_file, write_text
 from stages.tools.image_files import FITS, INTERPOLATIONS, read_pixels
 from stages.tools.image_folders import list_images, shortened
+from stages.tools.image_room import check_room
 
 
 def import_images(folder, target, *, classes=None, test_share=None, seed=0, **form):
@@ -30,8 +31,8 @@ def import_images(folder, target, *, classes=None, test_share=None, seed=0, **fo
     their number. All arrays are written, or none. Raises UserError, which names every image that cannot be read.
     """
     target, listing = Path(target), list_images(folder, classes=classes, test_share=test_share, seed=seed)
-    shape = first_shape(listing, form)
-    broken, total = [], len(listing.train) + len(listing.test)
+    shape, broken, total = shape_of_all(listing, **form), [], len(listing.train) + len(listing.test)
+    check_room(target, total, shape, channels=form["channels"], shorter_side=form.get("shorter_side"))
     with ExitStack() as stack, tqdm(total=total, desc="import", unit="image", mininterval=1) as progress:
         for part in ("train", "test"):
             images = getattr(listing, part)
@@ -62,11 +63,13 @@ def growing_array(path, shape):
         yield file
 
 
-def first_shape(listing, form):
-    """Return the shape of all images: that of the first one that can be read, which is what is asked for if it is."""
+def shape_of_all(listing, *, size=None, channels, channels_last=False, **form):
+    """Return the shape of all images: what is asked for, or that of the first one that can be read."""
+    if size is not None:
+        return (*size, channels) if channels_last else (channels, *size)
     for path, _ in [*listing.train, *listing.test]:
         try:
-            return read_pixels(path, **form).shape
+            return read_pixels(path, channels=channels, channels_last=channels_last, **form).shape
         except Exception:  # noqa: S112 -- whatever a broken file makes Pillow raise; it is named with the others
             continue
     return (0, 0, 0)
@@ -76,6 +79,8 @@ def append_image(file, path, shape, form, broken):
     """Append an image's pixels to an open file, or what is wrong with it to `broken`."""
     try:
         pixels = read_pixels(path, **form)
+    except MemoryError:
+        raise UserError(f"{path} does not fit into memory: make it smaller, or ask for a smaller --size.") from None
     except Exception as error:  # Pillow's decoders raise anything on a broken file
         broken.append(f"{path} ({' '.join(str(error).split()) or type(error).__name__})")
         return
@@ -119,7 +124,8 @@ def parse(arguments):
     parser.add_argument("--test-share", type=share, help="of every class, for the test; default: 0.2")
     parser.add_argument("--seed", type=whole_number, default=0, help="of the split and of the order")
     parser.add_argument("--classes", type=Path, help="a file that names the classes, one a line, in the order of the "
-                        "model's outputs; default: the folders in the order of their names")  # fmt: skip
+                        "model's outputs; default: the folders in the order of their names, or of their numbers if all "
+                        "are numbers")  # fmt: skip
     options = vars(parser.parse_args(arguments))
     check_belongs_together(parser, options)
     return options

@@ -6,7 +6,7 @@ Sentences say what was expected, what is there and what to do, where one command
 import numpy as np
 
 from stages.common.images import check_finite, labels_or_none, load_images, load_labels
-from stages.common.preflight.params_check import missing
+from stages.common.preflight.files import is_there, missing
 from stages.common.workspace import UserError
 
 SAMPLE = 64  # images of an array that are looked at here, evenly spread; where they are used, all of them are
@@ -39,7 +39,7 @@ def check_arrays(root, data, *, fetched):
             f"{data}/train-images.npy has images {found['train'].shape[1:]} and {data}/test-images.npy {found['test'].shape[1:]}: make both as the model takes them"
         )
     path = f"{data}/test-labels.npy"
-    if not (root / path).is_file() and not (root / f"{path}.dvc").is_file() and not fetched:
+    if not is_there(root, path) and not fetched:
         command = f"python -c \"import numpy; numpy.save({path!r}, numpy.empty(0, 'int64'))\""
         mistakes.append(f"{missing(path)}; if there are no labels, `{command}` says so")
     elif (root / path).is_file() and "test" in found:
@@ -67,7 +67,7 @@ def validation_labels(root, data, arrays):
 
 def _labels_of_training_images(root, data, arrays, load, rest):
     path = f"{data}/train-labels.npy"
-    if "train" in arrays and not (root / path).is_file() and not (root / f"{path}.dvc").is_file():
+    if "train" in arrays and not is_there(root, path):
         yield missing(path) + rest
     elif "train" in arrays and (root / path).is_file():
         try:

@@ -11,6 +11,7 @@ import numpy as np
 
 from stages.common.images import to_input
 from stages.common.preflight.arrays import check_arrays, replace_command, training_labels, validation_labels
+from stages.common.preflight.recipe_nodes import node_mistakes, recipes_with_nodes
 from stages.common.session.model_io import as_logits, output_names, parts
 from stages.common.workspace import UserError
 
@@ -33,11 +34,15 @@ def own_mistakes(params, root):
         yield from training_labels(root, data, arrays)
     elif plans and not fetched:
         yield from validation_labels(root, data, arrays)
+    recipes, alone = recipes_with_nodes(params), len(params["models"]) == 1
     for name in own:
-        where = f"models/{name}/onnx/fp32.onnx"
+        where, preprocessed = f"models/{name}/onnx/fp32.onnx", root / f"models/{name}/preprocessed.onnx"
         if (root / where).is_file():
-            plan = plans.get(name)
-            yield from model_mistakes(root / where, where, name, params["models"][name], arrays, data, plan=plan)
+            settings, plan = params["models"][name], plans.get(name)
+            mistakes = list(model_mistakes(root / where, where, name, settings, arrays, data, plan=plan))
+            if recipes and not mistakes:
+                mistakes = node_mistakes(root / where, preprocessed, where, recipes, alone=alone)
+            yield from mistakes
 
 
 def searches(params):

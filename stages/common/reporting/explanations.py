@@ -137,7 +137,10 @@ def draws_are_of_accuracy(found):
 
 
 def draw_rows(model, variant, found):
-    """Return the spread of the accuracy change (of the agreement, without labels) over calibration draws, a row a number of calibration images."""
+    """Return the spread of the accuracy change over calibration draws, a row a number of calibration images.
+
+    Without labels it is the spread of the agreement with fp32.
+    """
     source = f"metrics/sensitivity/{model}.json"
     rows, what, form = [], "change", "{:+.2f}"
     if not draws_are_of_accuracy(found):

@@ -27,7 +27,10 @@ def machine_sentence(machine):
 
 
 def summary_rows(model, found, variants):
-    """Return size, accuracy and latency of every variant: the table of the README. Agreement stands for accuracy without labels."""
+    """Return size, accuracy and latency of every variant: the table of the README.
+
+    Without labels agreement with fp32 stands for accuracy.
+    """
     rows, quality = [], "accuracy" if is_labelled(found) else "agreement"
     for name in [BASELINE, *variants]:
         result = found["variants"][name]
