@@ -163,7 +163,8 @@ class Search:
         """Compare the predictions of what came close, too, in the time that is left: for the figure."""
         for point in self.points:
             came_close = point.raced or (point.origin == HAND_WRITTEN and point.screened)
-            if came_close and self.clock.left(CHOICE_UNTIL) > 0:
+            takes = self.validation.count * point.call_seconds / self.batch
+            if came_close and self.clock.left(CHOICE_UNTIL) > takes:
                 self.clock.show(f"accuracy of {point.name}")
                 self.accuracy.holds(point)
             point.drop(TIED, "about as fast as a smaller or simpler one")
