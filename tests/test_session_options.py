@@ -60,6 +60,16 @@ def test_too_little_time_leaves_the_race_out(folder):
     assert measured(folder, seconds=0.001, slow=SLOW) == {"rounds": 0}
 
 
+def test_where_the_time_is_enough_for_one_file_it_is_the_tuned_one(folder, monkeypatch):
+    """A large network: fp32 only tells whether an option has to do with the recipe."""
+    monkeypatch.setattr(
+        session_options, "_cost", lambda opened, *_: (5.0, 1.0) if "fp32" in str(opened.args) else (0.001, 0.0005)
+    )
+    found = measured(folder, slow=SLOW)
+    assert found["rounds"] >= session_options.FEWEST_ROUNDS and found["slow"]["speedup"] > 0
+    assert "speedup" not in found["slow"]["fp32"] and "changed" in found["slow"]
+
+
 def test_every_option_is_known_to_onnxruntime_and_changes_something(folder):
     """A misspelt config entry is accepted without a word."""
     library = next((Path(onnxruntime.__file__).parent / "capi").glob("onnxruntime_pybind11_state*")).read_bytes()

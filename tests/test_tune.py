@@ -89,7 +89,7 @@ def test_every_point_has_an_outcome_and_what_was_dropped_a_reason(workspace):
 
 def test_session_options_are_raced_apart_and_the_file_needs_none(workspace, monkeypatch, capsys):
     """With fp32 as well: an option that helps it as much says nothing about the recipe."""
-    monkeypatch.setattr(search, "CHOICE_UNTIL", 0.5)  # a larger share for a smaller budget
+    monkeypatch.setattr(search, "OPTIONS_SHARE", 0.5)  # a larger share of a smaller budget
     metrics, rows = run()
     options = metrics["session_options"]
     assert options["rounds"] >= session_options.FEWEST_ROUNDS and options["images"] >= session_options.FEWEST_IMAGES
@@ -188,7 +188,7 @@ def test_the_search_ends_in_time_and_says_what_it_did_not_reach(workspace, capsy
     metrics, _ = run()
     assert metrics["points"]["not_reached"] > 0
     assert metrics["session_options"] == {"rounds": 0}
-    assert "session options: left out, too little of the time was left" in capsys.readouterr().out
+    assert "session options: left out, a quarter of the search's seconds is too little" in capsys.readouterr().out
     assert time.monotonic() - start < 10
 
 
@@ -230,7 +230,7 @@ def test_validation_images_are_no_calibration_images():
 def test_the_time_that_predictions_may_take_bounds_the_validation_images():
     plan = {"seconds": 150, "validation_images": 5000}
     assert search.affordable_images(plan, 1e-4, 5e-5, free=59_000) == 5000
-    assert search.affordable_images(plan, 0.016, 0.005, free=59_000) == 1354
+    assert search.affordable_images(plan, 0.016, 0.005, free=59_000) == 1693
     assert search.affordable_images(plan, 10.0, 5.0, free=59_000) == search.FEWEST_IMAGES
     assert search.affordable_images(plan, 1e-4, 5e-5, free=80) == 80
 

@@ -8,7 +8,15 @@ import sys
 
 import pytest
 
-from stages.common.workspace import UserError, read_metrics, read_params, whole_file, write_metrics, write_text
+from stages.common.workspace import (
+    UserError,
+    read_metrics,
+    read_params,
+    scratch_folder,
+    whole_file,
+    write_metrics,
+    write_text,
+)
 
 
 def test_a_file_that_was_begun_and_failed_leaves_nothing(tmp_path):
@@ -96,3 +104,15 @@ def test_a_parameter_that_is_not_there_is_named(tmp_path, monkeypatch):
     (tmp_path / "params.yaml").write_text("train: {cnn: {seed: 7}}\n")
     with pytest.raises(UserError, match=r"^params.yaml has no key `train.cnn-small`: add it, or take the stage"):
         read_params("train.cnn-small")
+
+
+def test_a_scratch_folder_is_empty_and_gone_afterwards(tmp_path):
+    """Also where a killed run left one, and where the work fails."""
+    left = tmp_path / ".search.tmp" / "big.onnx"
+    left.parent.mkdir()
+    left.write_text("left")
+    with pytest.raises(ZeroDivisionError), scratch_folder(tmp_path, "search") as folder:
+        assert folder == left.parent and not list(folder.iterdir())
+        (folder / "new").write_text("")
+        raise ZeroDivisionError
+    assert not folder.exists()

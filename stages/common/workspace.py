@@ -9,6 +9,7 @@ import json
 import math
 import os
 import re
+import shutil
 import sys
 from contextlib import contextmanager
 from pathlib import Path
@@ -81,6 +82,21 @@ def whole_file(path):
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def scratch_folder(parent, name):
+    """Yield an empty folder in `parent` that is gone when the block ends; what a killed run left there goes first.
+
+    Its name ends in .tmp, as above. It is for work of which only one can run at a time.
+    """
+    folder = Path(parent) / f".{name}.tmp"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_text(path, text):

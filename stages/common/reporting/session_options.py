@@ -12,7 +12,10 @@ def options_section(model, metrics):
     if options is None:
         return None
     if not options["rounds"]:
-        return {"sentence": "Session options were not raced: too little of the search's time was left.", "rows": []}
+        return {
+            "sentence": "Session options were not raced: a quarter of the search's seconds is too little for them.",
+            "rows": [],
+        }
     named = {f"{one['setting']}={one['value']}": one for one in options.values() if isinstance(one, dict)}
     if metrics["chosen"] == FP32:  # there is no other file
         results = {name: {FP32: one[FP32]} for name, one in named.items()}
@@ -40,7 +43,9 @@ def _row(name, files, images, source):
 def _speed(result):
     if "speedup" in result:
         return "{speedup:.2f}x ({speedup_low:.2f}-{speedup_high:.2f})".format(**result)
-    return "the same graph" if result.get("same_graph") else "does not run"
+    if "loads" in result:
+        return "does not run"
+    return "the same graph" if result.get("same_graph") else "no time"
 
 
 def _sentence(results, rounds, batch):

@@ -4,7 +4,6 @@ The fastest whose accuracy holds meets the best hand-written recipe and fp32 in 
 that its interval is honest. What session options would bring beside it is measured last, and changes nothing.
 """
 
-import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -29,10 +28,11 @@ from stages.common.search.screening import Screening, explore, slower_in_integer
 from stages.common.search.session_options import measure_options
 from stages.common.search.space import Space
 from stages.common.search.validation import Validation, draw_validation
+from stages.common.workspace import scratch_folder
 
-ACCURACY_SHARE = 0.28  # of the budget: for predictions of the validation images
-HAND_WRITTEN_UNTIL, ACCURACY_UNTIL, CHOICE_UNTIL = 0.6, 0.75, 0.85  # of the budget, from the start on; the rest is for
-# session options
+ACCURACY_SHARE = 0.35  # of the budget: for predictions of the validation images
+HAND_WRITTEN_UNTIL, ACCURACY_UNTIL, FOR_THE_READER_UNTIL = 0.7, 0.85, 0.9  # of the budget, from the start on
+OPTIONS_SHARE = 0.25  # of the budget, beyond it: what is measured of session options is no part of the search
 PROFILE_SHARE = 0.05  # of the budget
 COMPARISONS = 3  # predictions of int8 files that the share is planned for, beside fp32's
 FEWEST_IMAGES = 100
@@ -61,9 +61,9 @@ class Search:
 
     def run(self):
         """Search, alone on the machine."""
-        with machine_lock(), tempfile.TemporaryDirectory() as folder:
+        with machine_lock(), scratch_folder(Path(self.preprocessed_path).parent, "tune") as self.folder:
             self.metrics["load_per_core_before"] = warn_of_other_work()
-            self.folder, self.clock = Path(folder), SearchClock(self.plan["seconds"])
+            self.clock = SearchClock(self.plan["seconds"])
             self.screen()
             self.open_validation()
             hand = best_by_hand(self.screening, self.accuracy, self.clock)
@@ -74,10 +74,10 @@ class Search:
             winner = first_that_holds(field, self.accuracy.holds, repair=self.repaired, rank=self.rank, **until)
             self.choose(winner, hand)
             self.compare_for_the_reader()
+            self.metrics |= measure_products(self.folder, threads=self.threads)
+            self.metrics |= summary(self.points, self.chosen, hand) | {"seconds": round(self.clock.spent(), 1)}
             self.race_session_options()
-            self.metrics |= measure_products(folder, threads=self.threads)
             self.clock.close()
-        self.metrics |= summary(self.points, self.chosen, hand) | {"seconds": round(self.clock.spent(), 1)}
 
     @property
     def points(self):
@@ -150,7 +150,7 @@ class Search:
         self.clock.show("the best against fp32")
         medians = timed_rounds(
             compared, self.fp32_path, self.values,
-            seconds=max(self.clock.left(CHOICE_UNTIL), 0.0), threads=self.threads, seed=self.plan["seed"] + LAST_SEED,
+            seconds=max(self.clock.left(), 0.0), threads=self.threads, seed=self.plan["seed"] + LAST_SEED,
         )  # fmt: skip
         kept = hand if hand and self.accuracy.holds(hand) else None
         self.chosen = decide(winner, kept, medians, by_size=self.by_size)
@@ -164,18 +164,18 @@ class Search:
         for point in self.points:
             came_close = point.raced or (point.origin == HAND_WRITTEN and point.screened)
             takes = self.validation.count * point.call_seconds / self.batch
-            if came_close and self.clock.left(CHOICE_UNTIL) > takes:
+            if came_close and self.clock.left(FOR_THE_READER_UNTIL) > takes:
                 self.clock.show(f"accuracy of {point.name}")
                 self.accuracy.holds(point)
             point.drop(TIED, "about as fast as a smaller or simpler one")
 
     def race_session_options(self):
-        """Time session options with fp32 and the chosen file, in what is left of the budget."""
+        """Time session options with fp32 and the chosen file, after the search."""
         self.clock.show("session options")
         files = {"fp32": self.fp32_path} | ({"tuned": self.chosen.path} if self.chosen else {})
         self.metrics["session_options"] = measure_options(
             files, self.values, (self.validation.path, self.validation.count, self.scaling),
-            threads=self.threads, seconds=self.clock.left(), seed=self.plan["seed"] + LAST_SEED + 1,
+            threads=self.threads, seconds=OPTIONS_SHARE * self.plan["seconds"], seed=self.plan["seed"] + LAST_SEED + 1,
             folder=self.folder, output=self.evaluate["output"],
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """What a session option would bring: each alone against the default session, in rounds of their own, reported apart.
 
 The search looks for a file that is fast in a default session, and nothing here changes what it takes. fp32 is raced with
-the same options, because an option that helps it as much says nothing about the recipe.
+the same options where there is time, because an option that helps it as much says nothing about the recipe.
 """
 
 import time
@@ -86,15 +86,19 @@ def measure_options(files, values, validation, *, threads, seconds, seed, folder
 
     {rounds, images, <option>: {setting, value, speedup, speedup_low, speedup_high, holm_p, changed,
     max_abs_logit_difference, fp32: {speedup...}}}, `speedup` = the default's time / the option's. Where an option leaves
-    the graph as it is, `same_graph` is all that there is. p-values are corrected together. `rounds` is 0, and nothing else
-    there, where `seconds` are not enough; `loads` is 0 where the file does not run with the option. `values`: the timed
-    input; `validation`: (path, count, scaling) of the images whose predictions are compared: tuned's, else fp32's.
+    the graph as it is, `same_graph` is all that there is; `loads` is 0 where the file does not run with the option. p-values
+    are corrected together. Where `seconds` are not enough for both files, `fp32` has no speedup; where they are not enough
+    for tuned either, `rounds` is 0 and nothing else is there. `values`: the timed input; `validation`: (path, count,
+    scaling) of the images whose predictions are compared: tuned's, else fp32's.
     """
     options = {name: one for name, one in (options or OPTIONS).items() if one.least_threads <= threads}
     start, race = time.monotonic(), _Race(files, options, threads=threads, folder=folder)
     race.look(values)
     seconds -= time.monotonic() - start
     rounds = race.affordable_rounds((1 - AGREEMENT_SHARE) * seconds)
+    if not rounds and TUNED in files:
+        race.leave_out(FP32)
+        rounds = race.affordable_rounds((1 - AGREEMENT_SHARE) * seconds)
     if not rounds:
         return {"rounds": 0}
     speeds = race.speeds(values, rounds=rounds, seconds=(1 - AGREEMENT_SHARE) * seconds, seed=seed)
@@ -134,6 +138,11 @@ class _Race:
                     self.idle[file, name] = {"loads": 0}
                     continue
                 self.visits[file, name] = opened
+
+    def leave_out(self, file):
+        """Race a file no more."""
+        self.visits = {visit: opened for visit, opened in self.visits.items() if visit[0] != file}
+        self.seconds = {visit: seconds for visit, seconds in self.seconds.items() if visit[0] != file}
 
     def signature(self, opened):
         """Return the graph_signature of what a session runs."""
@@ -217,7 +226,7 @@ def graph_signature(model):
 def sentence(metrics):
     """Return in a line what can be told from the default session."""
     if not metrics["rounds"]:
-        return "session options: left out, too little of the time was left"
+        return "session options: left out, a quarter of the search's seconds is too little for them"
     found = {name: value for name, value in metrics.items() if isinstance(value, dict)}
     told = [
         f"{one['setting']}={one['value']} {file['speedup']:.2f}x ({file['speedup_low']:.2f}-{file['speedup_high']:.2f}) of {label}"
