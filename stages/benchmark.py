@@ -81,11 +81,11 @@ def benchmark(paths, inputs, **settings):
 
 
 def main(model, onnx_folder, verified_folder, images_path, metrics_path, calls_path):
-    plan, settings = read_params(f"models.{model}.benchmark"), read_params("benchmark")
+    plan = read_params("benchmark") | read_params(f"models.{model}.benchmark")  # a model can have rounds of its own
     variants, scaling = read_params("variants"), read_params(f"models.{model}.input")
-    if settings["rounds"] < 2:
+    if plan["rounds"] < 2:
         raise UserError(
-            f"benchmark.rounds is {settings['rounds']}: an interval needs at least 2, and 20 give an honest one."
+            f"benchmark.rounds is {plan['rounds']}: an interval needs at least 2, and 20 give an honest one."
         )
     paths = files_to_time(Path(onnx_folder), Path(verified_folder), model, variants)
     images = load_images(images_path)
@@ -93,15 +93,15 @@ def main(model, onnx_folder, verified_folder, images_path, metrics_path, calls_p
         raise UserError(
             f"models.{model}.benchmark.batches asks for {max(plan['batches'])} images and {images_path} has {len(images)}: ask for fewer."
         )
-    inputs = {batch: first_input(images_path, batch, **scaling) for batch in plan["batches"]}
-    rows, conditions = benchmark(paths, inputs, seconds=plan["seconds"], **settings)
+    inputs = {batch: first_input(images_path, batch, **scaling) for batch in plan.pop("batches")}
+    rows, conditions = benchmark(paths, inputs, **plan)
     summary = summarize(rows)
     ordered = {variant: summary[variant] for variant in paths}
     write_metrics(
-        metrics_path, {model: {**ordered, **conditions, "rounds": settings["rounds"], "threads": settings["threads"]}}
+        metrics_path, {model: {**ordered, **conditions, "rounds": plan["rounds"], "threads": plan["threads"]}}
     )
     write_table(calls_path, CALL_COLUMNS, rows)
-    print(f"{model}: {len(rows):,} calls of {len(paths)} files in {settings['rounds']} rounds")
+    print(f"{model}: {len(rows):,} calls of {len(paths)} files in {plan['rounds']} rounds")
     for variant, cells in ordered.items():
         print(
             f"  {variant:24}",

@@ -85,6 +85,14 @@ def test_a_variant_that_does_not_load_is_left_out_and_the_rest_is_measured(model
     assert "calls of 3 files in 3 rounds" in capsys.readouterr().out
 
 
+def test_a_model_can_have_rounds_of_its_own(model, workspace, capsys):
+    """A large network whose round takes a dozen seconds."""
+    workspace({"models.cnn.benchmark.rounds": 2})
+    benchmark.main(*model)
+    assert json.loads(Path("metrics.json").read_text())["cnn"]["rounds"] == 2
+    assert "calls of 3 files in 2 rounds" in capsys.readouterr().out
+
+
 def test_every_timed_call_is_kept(model):
     benchmark.main(*model)
     with open("calls.csv") as file:

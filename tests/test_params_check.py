@@ -83,6 +83,7 @@ SENTENCES = [
     ("models.cnn.benchmark.batches", [1, 32, 1], "`models.cnn.benchmark`: `batches` names a size twice"),
     ("models.cnn.benchmark.batches", [], "`models.cnn.benchmark.batches` is empty: it needs at least 1"),
     ("benchmark.rounds", 1, "`benchmark.rounds` is 1: it must be at least 2"),
+    ("models.resnet18.benchmark.rounds", 1, "`models.resnet18.benchmark.rounds` is 1: it must be at least 2"),
     ("benchmark.warmup_calls", 0, "`benchmark.warmup_calls` is 0: it must be at least 1"),
     ("verify_load.strict", "yes", "`verify_load.strict` is 'yes': write true or false"),
     (

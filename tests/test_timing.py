@@ -80,9 +80,20 @@ def test_the_budget_is_shared_equally_and_kept():
     assert list(calls.values()) == [100, 50, 25]
 
 
-def test_the_dearest_call_is_still_made_twice():
-    """A single call has no median, whatever the budget says."""
-    assert set(planned([10.0, 20.0], seconds=1).values()) == {2}
+def test_the_dearest_call_is_still_made():
+    """Once a round, whatever the budget says: the round is the unit of repetition."""
+    assert set(planned([10.0, 20.0], seconds=1).values()) == {1}
+
+
+@pytest.mark.parametrize(("warmup_calls", "expected"), [(1, 1), (3, 2)])
+def test_a_dear_call_is_warmed_up_twice_and_no_more(monkeypatch, warmup_calls, expected):
+    """The first call of a shape plans its memory, the second gets it; cheap calls are warmed up as often as asked."""
+    counts = []
+    monkeypatch.setattr(timing, "open_session", lambda path, threads: path)
+    monkeypatch.setattr(timing, "time_calls", lambda session, values, count: counts.append(count) or [10**10] * count)
+    settings = {"rounds": 1, "seconds": 1, "threads": 1, "warmup_calls": warmup_calls, "seed": 0}
+    timing.measure({"fp32": 1.0}, {1: None}, show_progress=False, **settings)
+    assert counts[-2:] == [expected, 1]
 
 
 def test_time_that_cheap_calls_cannot_use_is_given_to_the_dear_ones():

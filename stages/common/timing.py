@@ -13,7 +13,7 @@ from stages.common.session.runtime import open_session
 CALL_COLUMNS = ["round", "position", "variant", "batch", "call", "nanoseconds"]
 CSV_BYTES = 480_000  # of all calls of a network, since the file is kept in Git
 ROW_BYTES = 22  # of a call's row, beside the variant's name
-LEAST_CALLS = 2
+LEAST_WARMUP_CALLS = 2  # the first call of a shape plans its memory, the second gets it
 
 
 def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed, show_progress=True, open_file=None):
@@ -34,7 +34,7 @@ def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed, show
             variant = variants[index]
             session = open_file(paths[variant], threads=threads)
             for batch, values in inputs.items():
-                time_calls(session, values, min(warmup_calls, calls[variant, batch]))
+                time_calls(session, values, min(warmup_calls, max(LEAST_WARMUP_CALLS, calls[variant, batch])))
                 times = time_calls(session, values, calls[variant, batch])
                 rows += [[round_number, position, variant, batch, call, elapsed] for call, elapsed in enumerate(times)]
     return rows
@@ -56,7 +56,7 @@ def time_calls(session, values, count):
 
 
 def plan_calls(paths, inputs, *, rounds, seconds, threads, open_file=None):
-    """Return {(variant, batch): calls a round}: an equal share of the budget for every cell, at least LEAST_CALLS.
+    """Return {(variant, batch): calls a round}: an equal share of the budget for every cell, at least one.
 
     Cheap calls are bounded by what fits into the CSV file; the time that they leave is given to the dear ones.
     """
@@ -67,12 +67,12 @@ def plan_calls(paths, inputs, *, rounds, seconds, threads, open_file=None):
             time_calls(session, values, 1)
             cost[variant, batch] = min(time_calls(session, values, 3)) / 1e9
     row_bytes = ROW_BYTES + sum(map(len, paths)) / len(paths)
-    most = max(LEAST_CALLS, int(CSV_BYTES / row_bytes / rounds / len(cost)))
+    most = max(1, int(CSV_BYTES / row_bytes / rounds / len(cost)))
     calls, left = {}, seconds / rounds
     for cells_left, (cell, one_call) in zip(
         range(len(cost), 0, -1), sorted(cost.items(), key=lambda item: item[1]), strict=True
     ):
-        calls[cell] = int(np.clip(left / cells_left / one_call, LEAST_CALLS, most))
+        calls[cell] = int(np.clip(left / cells_left / one_call, 1, most))
         left -= calls[cell] * one_call
     return calls
 

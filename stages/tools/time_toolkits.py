@@ -14,7 +14,7 @@ from tqdm import tqdm
 from stages.common.images import first_input, input_batches, load_images
 from stages.common.machine_lock import machine_lock
 from stages.common.session.model_io import as_logits, judged_output, output_names, run
-from stages.common.timing import LEAST_CALLS, measure, round_medians, time_calls
+from stages.common.timing import LEAST_WARMUP_CALLS, measure, round_medians, time_calls
 from stages.tools.openvino_session import open_file
 
 FEWEST_ROUNDS = 5
@@ -31,7 +31,7 @@ def affordable_rounds(files, inputs, *, rounds, seconds, threads):
     for path in files.values():
         session = open_file(path, threads=threads)
         for values in inputs.values():
-            time_calls(session, values, 2 * LEAST_CALLS)  # as many to warm up as are timed
+            time_calls(session, values, LEAST_WARMUP_CALLS + 1)
     return int(np.clip(REST * seconds / (time.monotonic() - start), FEWEST_ROUNDS, rounds))
 
 

@@ -46,6 +46,7 @@ class ModelEvaluate(Section):
 class ModelBenchmark(Section):
     batches: list[Count] = Field(min_length=1)
     seconds: Positive
+    rounds: Annotated[int, Field(ge=2)] = None
     each_batch_once = each_once("batches", "a size")
 
 
