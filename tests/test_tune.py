@@ -143,6 +143,7 @@ def test_the_recipe_is_reproduced_byte_for_byte_by_build_tuned_and_as_a_variant_
 
 def test_where_all_that_can_be_tried_is_slower_the_answer_is_fp32_itself(workspace, monkeypatch, capsys):
     """The space is cut down to files with no fast kernels."""
+    monkeypatch.setattr(search, "OPTIONS_SHARE", 1.5)
     workspace(recipes={"slow": SLOW})
     monkeypatch.setattr(screening, "TYPES", ())
     metrics, _ = run()
