@@ -52,7 +52,7 @@ def test_a_network_learns_and_the_curve_says_how(trained):
 
 
 def test_the_learning_rate_falls_to_zero_in_equal_steps(trained, monkeypatch):
-    """600 images in batches of 32 for two epochs are 38 steps; a thousand images teach resnet18 more with it than two thousand without."""
+    """600 images in batches of 32 for two epochs are 38 steps."""
     rates, step = [], train.step
 
     def recording(network, optimizer, *arguments):
