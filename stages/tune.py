@@ -12,7 +12,6 @@ at the end and reported apart: no file that is written needs one.
 import logging
 from pathlib import Path
 
-from stages.common.calibration.static_quantization import check_recipe
 from stages.common.search.given import GivenRecipe
 from stages.common.search.points import COLUMNS
 from stages.common.search.search import Search
@@ -47,8 +46,6 @@ def main(model, fp32_path, preprocessed_path, images_path, labels_path, recipe_p
     batches = read_params(f"models.{model}.benchmark.batches")
     batch = max(batches) if plan["objective"] == "throughput" else plan["batch"]
     files = (fp32_path, preprocessed_path, images_path, labels_path)
-    for recipe in hand_written.values() if given else ():
-        check_recipe(preprocessed_path, recipe)
     search = GivenRecipe if given else Search
     found = search(plan, hand_written, shared, files, scaling, batch=batch, evaluate=evaluate, threads=threads)
     found.run()

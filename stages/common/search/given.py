@@ -2,6 +2,7 @@
 
 import math
 
+from stages.common.calibration.static_quantization import check_recipe
 from stages.common.search.points import FAILED
 from stages.common.search.search import Search
 from stages.common.statistics.intervals import ratio_interval
@@ -15,6 +16,10 @@ class GivenRecipe(Search):
     def explore(self):
         """Make and time the one file."""
         for name, recipe in self.hand_written.items():
+            try:
+                check_recipe(self.preprocessed_path, recipe)
+            except UserError as error:
+                raise UserError(f"the recipe given under `tune` cannot be used: {error}") from None
             must_work(self.screening.try_recipe(name, GIVEN, recipe, until=math.inf))
 
     def best(self):
@@ -33,4 +38,4 @@ class GivenRecipe(Search):
 def must_work(point):
     """Raise UserError if a point's file cannot be made, loaded or run: nothing else can stand in for it."""
     if point.outcome == FAILED:
-        raise UserError(f"the recipe given under `tune` {point.reason.removesuffix('.')}: change it, or remove it to search.")
+        raise UserError(f"the recipe given under `tune` {point.reason.removesuffix('.')}: change it, or remove it and search.")
