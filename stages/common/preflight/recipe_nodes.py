@@ -51,7 +51,11 @@ def node_mistakes(fp32, preprocessed, where, recipes, *, alone):
             yield str(error).removesuffix(".")
             return
         for key, message in _not_found(f"{folder}/preprocessed.onnx", recipes):
-            why = "cannot be" if alone or key.startswith(GIVEN) else "is made of all models, as every recipe, and cannot be"
+            why = (
+                "cannot be"
+                if alone or key.startswith(GIVEN)
+                else "is made of all models, as every recipe, and cannot be"
+            )
             yield f"`{key}` {why} made of {where}: {message}"
 
 

@@ -38,4 +38,6 @@ class GivenRecipe(Search):
 def must_work(point):
     """Raise UserError if a point's file cannot be made, loaded or run: nothing else can stand in for it."""
     if point.outcome == FAILED:
-        raise UserError(f"the recipe given under `tune` {point.reason.removesuffix('.')}: change it, or remove it and search.")
+        raise UserError(
+            f"the recipe given under `tune` {point.reason.removesuffix('.')}: change it, or remove it and search."
+        )
