@@ -128,7 +128,7 @@ def title_of(model, points, metrics):
     if metrics["chosen"] == "fp32":
         return f"{seen}; none of them for certain and with its accuracy, so that tuned is a copy of fp32"
     low, high = 1 / metrics["speedup_high"], 1 / metrics["speedup_low"]
-    return f"{seen}; tuned takes {1 / metrics['speedup']:.3f} of its time (95 % interval {low:.3f} to {high:.3f})"
+    return f"{seen}; tuned takes {1 / metrics['speedup']:.3f} of fp32's time (95 % interval {low:.3f} to {high:.3f})"
 
 
 def main(model, metrics_path, points_path, figure_path):

@@ -19,21 +19,21 @@ from stages.common.search.session_options import sentence as options_sentence
 from stages.common.tuned_recipe import FP32, GIVEN, doubts, entry
 from stages.common.workspace import read_params, run_main, write_metrics, write_table, write_text
 
+PASTE = """\
+# To keep it, and search no more, paste these lines as they are under the model's name in the section `tune` of
+# params.yaml: the file will be the same, byte for byte. Under `calibrate_quantize` they would be a variant of every model.
+"""
+
 
 def recipe_text(model, chosen, *, given):
     """Return the recipe file: YAML that can be pasted under `tune.<model>`; `chosen` is a Point, None for fp32."""
-    recipe = FP32 if chosen is None else chosen.recipe
     if given:
-        words = f"# The recipe that params.yaml gives for {model}, with all settings of its calibration."
+        words = f"# The recipe that params.yaml gives for {model}, with all settings of its calibration.\n"
     elif chosen is None:
-        words = f"# No static recipe for {model} meets the condition and beats fp32 on this machine: `tuned` is a copy of fp32."
+        words = f"# No static recipe for {model} meets the condition and beats fp32 on this machine: `tuned` is a copy of fp32.\n"
     else:
-        words = f"# What `tune` found for {model}."
-    return (
-        f"{words} Under `{model}:` in the section\n"
-        "# `tune` of params.yaml, pasted as it is, it makes the same file, byte for byte, and nothing is searched any more.\n"
-        "# Under `calibrate_quantize` it would be a variant of every model.\n"
-    ) + entry(recipe)
+        words = f"# What `tune` found for {model}.\n"
+    return words + ("" if given else PASTE) + entry(FP32 if chosen is None else chosen.recipe)
 
 
 def main(model, fp32_path, preprocessed_path, images_path, labels_path, recipe_path, metrics_path, points_path):
@@ -65,14 +65,16 @@ def sentence(model, metrics):
     """Return the result in a line."""
     tried = f"{metrics['points']['tried']} recipes in {metrics['seconds']:.0f} s"
     if GIVEN in metrics:
-        tried = f"`tune.{model}.recipe` measured in {metrics['seconds']:.0f} s"
-    if metrics["chosen"] == FP32 and GIVEN in metrics:
-        return f"{model}: nothing searched, since `tune.{model}.recipe` is fp32: tuned is a copy of it"
+        tried = f"nothing searched, `tune.{model}.recipe` is given"
+    elif metrics["chosen"] == FP32:
+        tried += f", none is better than fp32 at batch {metrics['batch']}"
     if metrics["chosen"] == FP32:
-        return f"{model}: {tried}, none is better than fp32 at batch {metrics['batch']}: tuned is a copy of fp32"
+        return f"{model}: {tried}: tuned is a copy of fp32"
     speed = "{speedup:.2f}x ({speedup_low:.2f}-{speedup_high:.2f})".format(**metrics)
     if metrics["objective"] == "size":
         speed = f"{metrics['size_bytes']:,} bytes of {metrics['fp32_size_bytes']:,}, {speed}"
+    if GIVEN not in metrics:
+        tried += f", tuned is {metrics['chosen']}"
     over = metrics.get("over_hand_written")
     words = (
         f", {over['speedup']:.2f}x ({over['speedup_low']:.2f}-{over['speedup_high']:.2f}) of {metrics['best_hand_written']['name']}"
@@ -80,7 +82,7 @@ def sentence(model, metrics):
         else ""
     )
     change, what = 100 * metrics["validation"]["accuracy_change"], "accuracy" if metrics["labelled"] else "agreement"
-    return f"{model}: {tried}, tuned is {metrics['chosen']}: {speed} of fp32 at batch {metrics['batch']}{words}, {what} {change:+.2f} points"
+    return f"{model}: {tried}: {speed} of fp32 at batch {metrics['batch']}{words}, {what} {change:+.2f} points"
 
 
 if __name__ == "__main__":

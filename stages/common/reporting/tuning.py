@@ -34,6 +34,7 @@ def tuning_section(root, model, batch):
             sentences += [saved(table, metrics, batch), spent(table, batch)]
     return {
         "title": "The recipe that was given" if GIVEN in metrics else "The best recipe that the search found",
+        "shown": "The recipe that was given" if GIVEN in metrics else "Every recipe that was tried",
         "sentences": [*filter(None, sentences), speed_of_arithmetic(metrics)],
         "recipe": recipe_entry(Path(root) / "plots" / "tune" / f"{model}.csv"),
         "given": GIVEN in metrics,

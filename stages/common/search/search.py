@@ -87,11 +87,14 @@ class Search:
         self.builder = Builder(
             self.preprocessed_path, self.images_path, available, self.scaling, self.shared, self.folder
         )
-        recipes = ({}, *self.hand_written.values())
-        self.taken = np.unique(np.concatenate([self.builder.indices(recipe) for recipe in recipes]))
+        self.taken = np.unique(np.concatenate([self.builder.indices(recipe) for recipe in self.calibrated()]))
         draw_validation(seed=0, images=1, available=available, taken=self.taken)  # before any work: is one left?
         timed = {"threads": self.threads, "clock": self.clock}
         self.screening = Screening(self.builder, self.fp32_path, self.values, by_size=self.by_size, **timed)
+
+    def calibrated(self):
+        """Return recipes that have all calibration images of the search: those of the shared settings, and the others'."""
+        return [{}, *self.hand_written.values()]
 
     def explore(self):
         """Time everything that is worth it a little."""
