@@ -237,6 +237,20 @@ def test_per_channel_qdq_is_refused_below_opset_13(refused):
         "error: params.yaml: `calibrate_quantize.static-s8s8-convgemm` is per-channel QDQ, which needs opset >= 13, "
         "and `export.opset` is 12."
     )
+    given = {f"tune.{model}.recipe": S8 | {"per_channel": True} for model in ("cnn", "resnet18")}
+    found = refused({"export.opset": 12, **given}).split("\n  - ")[1:]
+    assert [text.split("`")[1] for text in found] == ["calibrate_quantize.static-s8s8-convgemm", *given]
+
+
+def test_what_a_given_recipe_may_lose_on_this_processor_is_said_before_the_work(workspace, monkeypatch, capsys):
+    workspace(
+        {"tune.cnn.recipe": S8, "tune.cnn-small.recipe": S8 | {"reduce_range": True}, "tune.resnet18.recipe": "fp32"}
+    )
+    monkeypatch.setattr(machine, "best_int8_path", lambda flags: "avx2")
+    monkeypatch.setattr(machine, "ensure_runtime", lambda runtime: True)
+    machine.main("machine.json")
+    [warning] = [line for line in capsys.readouterr().out.splitlines() if "no VNNI" in line]
+    assert "`tune.cnn.recipe` belongs to it" in warning and warning.count("tune.") == 1
 
 
 def test_a_missing_key_is_named(refused, params):

@@ -151,7 +151,7 @@ def paste(entry):
 def test_what_a_search_prints_makes_its_file_again_when_it_is_pasted_and_nothing_is_searched(workspace, monkeypatch):
     """Whatever becomes of the calibration settings that other recipes share."""
     monkeypatch.setattr(search, "OPTIONS_SHARE", 0.0)
-    workspace(seconds=2.0, objective="size")  # by which fp32 is never taken
+    workspace(seconds=1.0, objective="size")  # by which fp32 is never taken
     assert run()[0]["chosen"] not in ("fp32", "given")
     build_tuned.main("small", "recipe.yaml", *FILES[:3], "tuned.onnx", "tuned.json")
     printed = Path("recipe.yaml").read_text()
