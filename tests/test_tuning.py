@@ -7,7 +7,7 @@ import pytest
 
 from stages.common.reporting.tuning import found, recipe_entry, searched, tuning_section
 from stages.common.tuned_recipe import doubts
-from stages.plot_tune import front, title_of
+from stages.plot_tune import draw_figure, front, title_of
 from stages.report import tuned_recipe
 
 METRICS = {
@@ -76,6 +76,13 @@ def test_a_recipe_that_was_given_is_not_said_to_be_found(root):
     title = "net: nothing was searched, params.yaml gives the recipe"
     assert title_of("net", [], GIVEN) == f"{title}; tuned takes 0.595 of fp32's time (95 % interval 0.592 to 0.599)"
     assert title_of("net", [], GIVEN | {"chosen": "fp32"}) == f"{title}, which is fp32: tuned is a copy of it"
+
+
+def test_fp32_alone_lies_within_the_figure():
+    """It is the only point where fp32 is given, and matplotlib finds no limits around one on a logarithmic axis."""
+    for axes in draw_figure("net", [], GIVEN | {"chosen": "fp32"}).axes:
+        low, high = axes.get_xlim()
+        assert low < 1 < high
 
 
 def test_what_a_search_would_have_turned_a_given_recipe_down_for_is_said():
