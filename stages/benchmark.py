@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stages.common.cpu import BUSY_LOAD_PER_CORE, BUSY_STEAL_PERCENT, load_per_core, steal_seconds
+from stages.common.cpu import CpuSeconds, disturbances
 from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
 from stages.common.statistics.intervals import ratio_interval
@@ -65,19 +65,14 @@ def summarize(rows):
 
 
 def benchmark(paths, inputs, **settings):
-    """Measure under the machine's lock; return (rows of calls, {load_per_core_before, cpu_steal_percent})."""
+    """Measure under the machine's lock; return (rows of calls, {other_work_percent, cpu_steal_percent})."""
     with machine_lock():
-        load, before = load_per_core(), steal_seconds()
-        if load > BUSY_LOAD_PER_CORE:
-            print(
-                f"warning: the load average is {load:.2f} a core before the start; other work slows the calls and widens the intervals"
-            )
+        start = CpuSeconds.now()
         rows = measure(paths, inputs, **settings)
-        stolen, passed = (after - start for after, start in zip(steal_seconds(), before, strict=True))
-    steal_percent = 100 * stolen / passed if passed else 0.0
-    if steal_percent > BUSY_STEAL_PERCENT:
-        print(f"warning: {steal_percent:.1f} % of the CPU time went to other guests of this host during the benchmark")
-    return rows, {"load_per_core_before": round(load, 3), "cpu_steal_percent": round(steal_percent, 3)}
+        conditions = CpuSeconds.now().since(start)
+    for disturbance in disturbances(conditions):
+        print(f"warning: {disturbance}, which slows the calls and widens the intervals")
+    return rows, conditions
 
 
 def main(model, onnx_folder, verified_folder, images_path, metrics_path, calls_path):

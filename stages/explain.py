@@ -106,6 +106,7 @@ def main(model, onnx_folder, preprocessed_path, verified_folder, benchmark_path,
          optimized_folder, metrics_path, causes_path, table_path, figure_path):  # fmt: skip
     batches, scaling = read_params(f"models.{model}.benchmark.batches"), read_params(f"models.{model}.input")
     threads, plan = read_params("benchmark.threads"), read_params("explain.time")
+    plan["rounds"] = read_params(f"models.{model}.explain").get("rounds", plan["rounds"])  # a model can have its own
     paths = {BASELINE: Path(onnx_folder) / f"{BASELINE}.onnx"}
     for variant in read_params("variants"):
         if read_metrics(Path(verified_folder) / f"{variant}.json")[model][variant]["finite"]:

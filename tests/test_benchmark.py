@@ -14,6 +14,7 @@ import pytest
 
 from stages import benchmark
 from stages.common import machine_lock
+from stages.common.cpu import CpuSeconds
 from stages.common.workspace import UserError, write_metrics
 
 WORKS = {"loads": 1, "runs": 1, "finite": 1}
@@ -188,12 +189,11 @@ def test_a_killed_benchmark_releases_the_lock(holder):
 
 
 def test_a_busy_machine_is_said_to_be_busy(model, monkeypatch, capsys):
-    seconds = iter([(0.0, 100.0), (5.0, 200.0)])
-    monkeypatch.setattr(benchmark, "load_per_core", lambda: 0.75)
-    monkeypatch.setattr(benchmark, "steal_seconds", lambda: next(seconds))
+    seconds = iter([CpuSeconds(1, 10, 0, 100), CpuSeconds(11, 50, 5, 200)])
+    monkeypatch.setattr(benchmark.CpuSeconds, "now", lambda: next(seconds))
     benchmark.main(*model)
     printed = capsys.readouterr().out
-    assert "warning: the load average is 0.75 a core before the start; other work slows the calls" in printed
-    assert "warning: 5.0 % of the CPU time went to other guests of this host during the benchmark" in printed
+    assert "warning: other processes took 30 % of the CPU time meanwhile, which slows the calls" in printed
+    assert "warning: 5.0 % of the CPU time went to other guests of the host meanwhile, which slows" in printed
     metrics = json.loads(Path("metrics.json").read_text())["cnn"]
-    assert (metrics["load_per_core_before"], metrics["cpu_steal_percent"]) == (0.75, 5.0)
+    assert (metrics["other_work_percent"], metrics["cpu_steal_percent"]) == (30.0, 5.0)

@@ -1,6 +1,9 @@
 """The machine under the numbers: cores that may be used, not cores that are there, and the best int8 instructions."""
 
 import os
+import subprocess
+import sys
+import time
 
 import pytest
 
@@ -74,6 +77,36 @@ def test_this_processor_has_a_name_and_flags():
     assert 1 <= cpu.usable_cores() <= os.cpu_count() and 1 <= cpu.physical_cores() <= os.cpu_count()
 
 
-def test_time_that_other_guests_took_is_part_of_all_time():
-    stolen, passed = cpu.steal_seconds()
-    assert 0 <= stolen < passed
+BUSY_LOOP = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
+
+
+def test_other_work_is_what_other_processes_do_and_not_ones_own():
+    """The load average of the minute before, which this took the place of, counted the pipeline's own stages."""
+    start = cpu.CpuSeconds.now()
+    while (end := cpu.CpuSeconds.now()).own < start.own + 1:
+        sum(range(10_000))
+    assert end.busy - start.busy > 0.8  # one's own work is in all work, from which it is taken off
+    other, start = subprocess.Popen([sys.executable, "-c", BUSY_LOOP]), cpu.CpuSeconds.now()
+    try:
+        time.sleep(1)
+        beside = cpu.CpuSeconds.now().since(start)["other_work_percent"]
+    finally:
+        other.kill()
+        other.wait()
+    assert beside > 50 / os.cpu_count()  # half a core
+
+
+def test_time_that_other_guests_took_is_part_of_the_time_that_passed():
+    start, end = cpu.CpuSeconds(1, 10, 0, 100), cpu.CpuSeconds(11, 50, 5, 200)
+    assert end.since(start) == {"other_work_percent": 30.0, "cpu_steal_percent": 5.0}
+    assert start.since(start) == {"other_work_percent": 0.0, "cpu_steal_percent": 0.0}
+    now = cpu.CpuSeconds.now()
+    assert 0 < now.own < now.busy < now.passed and 0 <= now.stolen < now.passed
+
+
+def test_a_measurement_that_little_disturbed_says_nothing():
+    assert list(cpu.disturbances({"other_work_percent": 9.9, "cpu_steal_percent": 1.9})) == []
+    assert list(cpu.disturbances({"other_work_percent": 41.7, "cpu_steal_percent": 2.1})) == [
+        "other processes took 42 % of the CPU time meanwhile",
+        "2.1 % of the CPU time went to other guests of the host meanwhile",
+    ]

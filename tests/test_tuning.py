@@ -17,7 +17,7 @@ METRICS = {
     "points": {"tried": 23, "tied": 1, "behind": 15, "inaccurate": 4, "same_file": 2, "failed": 0, "not_reached": 0},
     "best_hand_written": {"name": "static-u8s8", "accuracy_change": -0.0038, "change_low": -0.0066}, "size_bytes": 406582,
     "validation": {"images": 5000, "accuracy_change": 0.0006, "change_low": -0.0008, "change_high": 0.002, "changed": 9},
-    "seconds": 26.2, "load_per_core_before": 0.1, "fp32_size_bytes": 1564672,
+    "seconds": 26.2, "other_work_percent": 1.5, "cpu_steal_percent": 0.0, "fp32_size_bytes": 1564672,
 }  # fmt: skip
 POINTS = 'point,origin,outcome,reason,recipe\na,searched,behind,slow,{}\nb,searched,chosen,,"{""quant_format"": ""QDQ"", ""nodes_to_exclude"": [""conv""]}"\n'
 TIMES = """variant,batch,layer,kind,op_types,microseconds,calls
@@ -106,8 +106,8 @@ def test_a_tuned_file_that_may_saturate_is_warned_of_as_any_other(root, monkeypa
 
 def test_a_search_on_a_busy_machine_says_so():
     assert searched(METRICS).endswith("2 gave the same file as another.")
-    assert searched(METRICS | {"load_per_core_before": 4.2}).endswith(
-        " The load average was 4.20 a core before it started."
+    assert searched(METRICS | {"other_work_percent": 41.7}).endswith(
+        " It was disturbed: other processes took 42 % of the CPU time meanwhile."
     )
 
 

@@ -2,6 +2,7 @@
 
 import os
 import platform
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -19,8 +20,8 @@ INT8_PATHS = {
     "neon": {"asimd"},
 }
 
-# Above these a benchmark warns: other work slows the calls and widens the intervals.
-BUSY_LOAD_PER_CORE = 0.5
+# Of the CPU time during a measurement; above these it warns: other work slows the calls and widens the intervals.
+BUSY_OTHER_PERCENT = 10.0
 BUSY_STEAL_PERCENT = 2.0
 
 # int8 paths that add products in 32 bits. Elsewhere u8 x s8 products are added in 16 bits and can saturate.
@@ -91,12 +92,43 @@ def usable_cores(quota_file="/sys/fs/cgroup/cpu.max"):
         return allowed
 
 
-def load_per_core():
-    """Return the system's load average of the last minute, divided by the usable cores."""
-    return os.getloadavg()[0] / usable_cores() if hasattr(os, "getloadavg") else 0.0
+@dataclass(frozen=True)
+class CpuSeconds:
+    """CPU seconds of all cores of the host since boot: of this process, of all that was done, and of all that passed.
+
+    `stolen` ones went to other guests of the same host.
+    """
+
+    own: float
+    busy: float
+    stolen: float
+    passed: float
+
+    @classmethod
+    def now(cls):
+        """Return the seconds up to now; a process that was started here counts as own once it has ended."""
+        times = psutil.cpu_times()
+        stolen, idle = getattr(times, "steal", 0.0), times.idle + getattr(times, "iowait", 0.0)
+        # Linux counts what its own guests do twice
+        passed = sum(times) - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0)
+        return cls(sum(psutil.Process().cpu_times()[:4]), passed - idle - stolen, stolen, passed)
+
+    def since(self, start):
+        """Return {other_work_percent, cpu_steal_percent} of the CPU time that passed since `start`.
+
+        The first is what other processes of this host did meanwhile.
+        """
+        passed = self.passed - start.passed
+        if passed <= 0:
+            return {"other_work_percent": 0.0, "cpu_steal_percent": 0.0}
+        other = max(0.0, (self.busy - start.busy) - (self.own - start.own))
+        found = {"other_work_percent": other, "cpu_steal_percent": self.stolen - start.stolen}
+        return {name: round(100 * seconds / passed, 2) for name, seconds in found.items()}
 
 
-def steal_seconds():
-    """Return (stolen, all) CPU seconds since boot; stolen ones went to other guests of the same host."""
-    times = psutil.cpu_times()
-    return getattr(times, "steal", 0.0), sum(times)
+def disturbances(conditions):
+    """Yield what disturbed a measurement, in words; `conditions` as CpuSeconds.since returns them."""
+    if conditions["other_work_percent"] > BUSY_OTHER_PERCENT:
+        yield f"other processes took {conditions['other_work_percent']:.0f} % of the CPU time meanwhile"
+    if conditions["cpu_steal_percent"] > BUSY_STEAL_PERCENT:
+        yield f"{conditions['cpu_steal_percent']:.1f} % of the CPU time went to other guests of the host meanwhile"

@@ -58,7 +58,7 @@ def example_section(example):
     return "\n\n".join([
         f"Measured on {network['date']}, {machine_sentence(machine)}, {packages}: "
         f"{found['variants']['fp32']['evaluate']['images']:,} test images, {conditions['rounds']} interleaved rounds, "
-        f"{conditions['threads']} thread, a load average of {conditions['load_per_core_before']:.1f} a core before the start.",
+        f"{conditions['threads']} thread; other processes took {conditions['other_work_percent']:.0f} % of the CPU time.",
         sentence(example, found, variants),
         markdown(rows),
     ])  # fmt: skip

@@ -53,6 +53,7 @@ class ModelBenchmark(Section):
 class ModelExplain(Section):
     images: Count
     noise_images: Count
+    rounds: Annotated[int, Field(ge=2)] = None
 
 
 class Model(Section):

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from stages.common.cpu import BUSY_LOAD_PER_CORE, BUSY_STEAL_PERCENT
+from stages.common.cpu import disturbances
 from stages.common.reporting.results import BASELINE, agreement, is_labelled, verdict
 
 
@@ -163,12 +163,7 @@ def conditions(found):
             f"fp32 itself has two equal largest outputs on {tied:,} test images: there the order of the classes decides, "
             "and a changed prediction means little."
         )
-    if measured["load_per_core_before"] > BUSY_LOAD_PER_CORE:
-        lines.append(
-            f"The load average was {measured['load_per_core_before']:.2f} a core before the benchmark started."
-        )
-    if measured["cpu_steal_percent"] > BUSY_STEAL_PERCENT:
-        lines.append(f"{measured['cpu_steal_percent']:.1f} % of the CPU time went to other guests of the host.")
+    lines += [f"The benchmark was disturbed: {disturbance}." for disturbance in disturbances(measured)]
     for batch, cell in found["control"].items():
         if verdict(cell) != "undecided":
             lines.append(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from stages.common.cpu import BUSY_LOAD_PER_CORE
+from stages.common.cpu import disturbances
 from stages.common.profiling.operators import runs_in_integers
 from stages.common.reporting.session_options import options_section
 from stages.common.tuned_recipe import FP32, GIVEN, doubts, entry
@@ -57,9 +57,7 @@ def searched(metrics):
     }
     rest = [f"{points[key]} {words}" for key, words in parts.items() if points[key]]
     goal = GOALS[metrics["objective"]]
-    load = metrics["load_per_core_before"]
-    # The average goes back a minute, to the stages before: it is a reason to look, not a proof.
-    busy = f" The load average was {load:.2f} a core before it started." if load > BUSY_LOAD_PER_CORE else ""
+    busy = "".join(f" It was disturbed: {disturbance}." for disturbance in disturbances(metrics))
     return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {', '.join(rest)}.{busy}"
 
 

@@ -3,6 +3,7 @@
 import math
 
 from stages.common.reporting.results import BASELINE, agreement, verdict
+from stages.common.statistics.multiple import SIGNIFICANCE, holm
 
 CLEARLY_SMALLER = 0.95  # of the size
 LEAST_AGREEMENT = (
@@ -79,6 +80,18 @@ def loses_accuracy(judged):
     return judged.get("change_high", 0) < 0
 
 
+def gains_accuracy(found, name):
+    """Return whether a variant is more often right than fp32, beyond what the best of so many would be by chance.
+
+    McNemar's p-values of all variants are corrected together. Losses are not: there the cautious answer is to see one.
+    """
+    judged = {
+        variant: cells["evaluate"] for variant, cells in found["variants"].items() if "mcnemar_p" in cells["evaluate"]
+    }
+    adjusted = dict(zip(judged, holm([cells["mcnemar_p"] for cells in judged.values()]), strict=True))
+    return name in judged and judged[name]["accuracy_change"] > 0 and adjusted[name] < SIGNIFICANCE
+
+
 def has_accuracy(judged):
     """Return whether a variant's accuracy could be measured: not without labels."""
     return "changed" not in judged or "accuracy_change" in judged
@@ -139,7 +152,7 @@ def cost(found, name):
         )
     if "change_low" not in judged:
         return "its accuracy was not measured"
-    if judged["change_low"] > 0:
+    if gains_accuracy(found, name):
         return f"even gains accuracy ({change(found, name)})"
     what = "accuracy" if loses_accuracy(judged) else "no detectable accuracy"
     return f"loses {what} on {judged['images']:,} images ({change(found, name)})"

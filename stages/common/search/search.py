@@ -9,14 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from stages.common.cpu import (
-    BUSY_LOAD_PER_CORE,
-    EXACT_INT8,
-    best_int8_path,
-    cpu_model_and_flags,
-    load_per_core,
-    usable_cores,
-)
+from stages.common.cpu import EXACT_INT8, CpuSeconds, best_int8_path, cpu_model_and_flags, disturbances, usable_cores
 from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
 from stages.common.search.clock import SearchClock
@@ -63,7 +56,7 @@ class Search:
     def run(self):
         """Search, alone on the machine."""
         with machine_lock(), scratch_folder(Path(self.preprocessed_path).parent, "tune") as self.folder:
-            self.metrics["load_per_core_before"] = warn_of_other_work()
+            start = CpuSeconds.now()
             self.clock = SearchClock(self.plan["seconds"])
             self.open_screening()
             self.explore()
@@ -75,6 +68,9 @@ class Search:
             self.metrics |= summary(self.points, self.chosen, hand) | {"seconds": round(self.clock.spent(), 1)}
             self.race_session_options()
             self.clock.close()
+            self.metrics |= CpuSeconds.now().since(start)
+        for disturbance in disturbances(self.metrics):
+            print(f"warning: {disturbance}: the search saw less, and less clearly")
 
     @property
     def points(self):
@@ -194,16 +190,6 @@ class Search:
             threads=self.threads, seconds=OPTIONS_SHARE * self.plan["seconds"], seed=self.plan["seed"] + LAST_SEED + 1,
             folder=self.folder, output=self.evaluate["output"],
         )  # fmt: skip
-
-
-def warn_of_other_work():
-    """Return the load average a core; say so if other work would make the search see less, and less clearly."""
-    load = load_per_core()
-    if load > BUSY_LOAD_PER_CORE:
-        print(
-            f"warning: the load average is {load:.2f} a core before the search; other work leaves it less time and blurs what it sees"
-        )
-    return round(load, 3)
 
 
 def affordable_images(plan, fp32_seconds, int8_seconds, free):
