@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stages.common.reporting.tuning import found, recipe_entry, searched, tuning_section
+from stages.common.reporting.tuning import found, recipe_entry, searched, taken, tuning_section
 from stages.common.tuned_recipe import doubts
 from stages.plot_tune import draw_figure, front, title_of
 from stages.report import tuned_recipe
@@ -105,9 +105,11 @@ def test_a_tuned_file_that_may_saturate_is_warned_of_as_any_other(root, monkeypa
 
 
 def test_a_search_on_a_busy_machine_says_so():
+    assert "disturbed" not in taken(GIVEN)
+    assert taken(GIVEN | {"other_work_percent": 41.7}).endswith(" took 42 % of the CPU time meanwhile.")
     assert searched(METRICS).endswith("2 gave the same file as another.")
     assert searched(METRICS | {"other_work_percent": 41.7}).endswith(
-        " It was disturbed: other processes took 42 % of the CPU time meanwhile."
+        " The measurement was disturbed: other processes took 42 % of the CPU time meanwhile."
     )
 
 

@@ -57,8 +57,12 @@ def searched(metrics):
     }
     rest = [f"{points[key]} {words}" for key, words in parts.items() if points[key]]
     goal = GOALS[metrics["objective"]]
-    busy = "".join(f" It was disturbed: {disturbance}." for disturbance in disturbances(metrics))
-    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {', '.join(rest)}.{busy}"
+    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {', '.join(rest)}.{disturbed(metrics)}"
+
+
+def disturbed(metrics):
+    """Return what disturbed the measurement, as sentences that follow another; nothing if nothing did."""
+    return "".join(f" The measurement was disturbed: {disturbance}." for disturbance in disturbances(metrics))
 
 
 def found(metrics):
@@ -104,7 +108,7 @@ def taken(metrics):
     speed, accuracy = measured(metrics)
     against = doubts(metrics)
     kept = f" It is kept, although {' and '.join(against)}." if against else ""
-    return f"`tuned` is {speed} at batch {metrics['batch']}; {accuracy}.{kept}"
+    return f"`tuned` is {speed} at batch {metrics['batch']}; {accuracy}.{kept}{disturbed(metrics)}"
 
 
 def saved(table, metrics, batch):
