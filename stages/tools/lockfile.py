@@ -19,7 +19,7 @@ class Lock:
     """
 
     def __init__(self, read, stages=None, walk=lambda path: []):
-        self._read, self._walk, self._parsed = read, walk, {}
+        self._read, self._walk, self._parsed, self._below = read, walk, {}, {}
         locked = self._content("dvc.lock").get("stages", {})
         self.stages = {name: entry for name, entry in locked.items() if stages is None or name in stages}
         self.outs = {
@@ -62,7 +62,7 @@ class Lock:
             for dep in self._deps(stage):
                 made = self._made(dep["path"])
                 # A variant that was taken out leaves its files in folders that others depend on: as they are is right, too.
-                if made and dep.get("md5") not in (made, self._stored(dep["path"])):
+                if made and dep.get("md5") != made and dep.get("md5") != self._stored(dep["path"]):
                     is_folder = dep["path"] not in self.outs
                     rest = (
                         ", or holds what a variant that was taken out has left there: delete that" if is_folder else ""
@@ -85,7 +85,9 @@ class Lock:
 
     def _members(self, path):
         """Return the outputs at or below a path: a dependency may be the folder of many."""
-        return [path] if path in self.outs else [out for out in self.outs if out.startswith(f"{path}/")]
+        if path not in self._below:
+            self._below[path] = [path] if path in self.outs else [out for out in self.outs if out.startswith(f"{path}/")]
+        return self._below[path]
 
     def _made(self, path):
         """Return the MD5 that a dependency would have now, or None if no stage makes it. A folder's is DVC's own."""

@@ -20,6 +20,10 @@ class Revision:
     """A branch, tag, commit or experiment by its `name`, or the workspace. `commit`: its hash, None for the workspace."""
 
     def __init__(self, name):
+        if not name.strip():
+            raise UserError(
+                "a revision's name is empty: give a branch, tag, commit or experiment name; in a script, look whether its variable is set."
+            )
         self.name = name
         try:
             self.files = DVCFileSystem(rev=None if name == WORKSPACE else name)

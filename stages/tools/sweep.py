@@ -126,6 +126,21 @@ def same_bytes(points, pair):
     return [f"  the same file, byte for byte: {', '.join(names)}" for names in groups.values() if len(names) > 1]
 
 
+def check_names(points, models, variants):
+    """Raise UserError if a model or variant is asked for that no point knows."""
+    pairs = {pair for point in points for pair in point.results}
+    keys = {key for point in points for key in point.parameters}
+    listed = {name for point in points for name in point.parameters.get("variants") or []}
+    known_models = {model for model, _ in pairs} | {key.split(".")[1] for key in keys if key.startswith("models.")}
+    for what, asked, known in (
+        ("model", models, known_models),
+        ("variant", variants, {variant for _, variant in pairs} | listed),
+    ):
+        for name in asked:
+            if name not in known:
+                raise UserError(f"no point has the {what} `{name}`: take one of {', '.join(sorted(known)) or 'none'}.")
+
+
 def main(arguments=None):
     parser = argparse.ArgumentParser(prog="python -m stages.tools.sweep", description=__doc__.split("\n")[0])
     parser.add_argument("--model", action="append", default=[], help="only this one; may be repeated")
@@ -135,6 +150,7 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     try:
         points = collect()
+        check_names(points, options.model, options.variant)
         print(summarize(points, options.model, options.variant))
         print(draw(points, options.figure, options.parameter, options.model, options.variant))
     except UserError as error:

@@ -1,16 +1,16 @@
-"""The points of a sweep: what `dvc exp show`, `dvc queue status` and each experiment's dvc.lock know of them."""
+"""The points of a sweep: what Git, `dvc queue status` and each experiment's dvc.lock know of them.
+
+Not `dvc exp show`: it loads the whole pipeline of every experiment, a second or two each.
+"""
 
 import json
-import os
-import subprocess
 import time
-from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 
-import psutil
-
-from stages.common.workspace import UserError, parse_yaml
+from stages.common.workspace import parse_yaml
+from stages.tools.experiment_queue import FAILED as FAILED_TASK
+from stages.tools.experiment_queue import QUEUED, SUCCESS, ask, git, last_words, tasks_of
+from stages.tools.experiment_queue import RUNNING as RUNNING_TASK
 from stages.tools.lockfile import Lock
 
 LOOKS, LOOK_SECONDS = 3, 2.0  # how often what seems lost is looked at, and the time in between
@@ -36,63 +36,71 @@ class Point:
 def collect():
     """Return the Points of the current commit, the commit itself first, then its experiments, oldest first.
 
-    While workers run, an experiment can end between two questions, and then seems lost, or takes its folder away while
-    DVC reads it: what seems so is asked again.
+    While workers run, an experiment can end between two questions, and then seems lost: what seems so is asked again,
+    and is called lost only if it seemed so every time.
     """
-    for _ in range(LOOKS - 1):
-        with suppress(UserError):
-            points = points_now()
-            if not any(point.state == LOST for point in points):
-                return points
-        time.sleep(LOOK_SECONDS)
-    return points_now()
+    seemed = None
+    for look in range(LOOKS):
+        time.sleep(LOOK_SECONDS if look else 0)
+        points = points_now()
+        lost = {point.name for point in points if point.state == LOST}
+        seemed = lost if seemed is None else lost & seemed
+        if not seemed:
+            break
+    for point in points:
+        if point.state == LOST and point.name not in seemed:
+            point.state = RUNNING
+    return points
 
 
 def points_now():
-    """Return the Points as they seem in one look."""
-    *_, commit = json.loads(ask("dvc", "exp", "show", "--json"))
-    queue = ask("dvc", "queue", "status")
-    working = "Worker status: 0 active, 0 idle" not in queue
-    points = [finished_point(f"{commit['name'] or commit['rev'][:7]} (HEAD)", commit["rev"], commit["data"])]
-    shown = {}
-    for experiment in commit["experiments"] or []:
-        shown.setdefault(experiment["name"], point_of(experiment, working))
-    return points + list(shown.values())[::-1] + lost_points(queue, set(shown), commit["rev"])
+    """Return the Points as they seem in one look. Raises UserError outside of a repository."""
+    head = ask("git", "rev-parse", "HEAD").strip()
+    branch = git("symbolic-ref", "--short", "-q", "HEAD") or head[:7].encode()
+    tasks = tasks_of(head)  # before the experiments: a task that has just ended has made one
+    finished = dict(experiments(head))
+    points = [finished_point(f"{branch.decode().strip()} (HEAD)", head)]
+    points += [finished_point(name, revision) for name, revision in finished.items()]
+    return points + [point_of(task) for task in reversed(tasks) if task.name not in finished]
 
 
-def point_of(experiment, working):
-    """Return the Point of an experiment of `dvc exp show --json`; `working`: is there a queue worker?
-
-    DVC calls an experiment running for good when its process was killed.
-    """
-    last, executor = experiment["revs"][0], experiment["executor"] or {"state": "success"}
-    if executor["state"] == "success":
-        return finished_point(experiment["name"], last["rev"], last["data"])
-    process = executor["local"] or {}
-    state = {"failed": FAILED, "queued": WAITING, "running": RUNNING}[executor["state"]]
-    if state == RUNNING and not (working and psutil.pid_exists(process.get("pid") or os.getpid())):
-        state = LOST
-    reason = last_words(process.get("log")) if state == FAILED else ""
-    asked = parse_yaml(show_file(last["rev"], "params.yaml") or b"", "params.yaml")  # what the queue has in its stash
-    return Point(experiment["name"] or last["rev"][:7], state, dict(flatten(asked)), reason=reason)
+def experiments(head):
+    """Yield (name, commit) of the experiments that started from the commit `head`, oldest first."""
+    listing = ask("git", "for-each-ref", "--sort=creatordate", "--format=%(objectname) %(refname)", f"refs/exps/{head[:2]}/{head[2:]}")
+    for line in listing.splitlines():
+        revision, reference = line.split()
+        yield reference.rpartition("/")[2], revision
 
 
-def finished_point(name, revision, data):
+def point_of(task):
+    """Return the Point of a Task of which there is no experiment: what it was asked for, and why it is not there."""
+    state = {FAILED_TASK: FAILED, QUEUED: WAITING, RUNNING_TASK: RUNNING if task.lives else LOST, SUCCESS: LOST}[task.status]
+    reason = last_words(task.log) if state == FAILED else ""
+    asked = parse_yaml(show_file(task.revision, "params.yaml") or b"", "params.yaml")
+    return Point(task.name, state, dict(flatten(asked)), reason=reason)
+
+
+def finished_point(name, revision):
     """Return the Point of a commit. Results that are older than its parameters belong to another point: left out."""
-    point = Point(name, FINISHED, parameters_of(data))
+    params = parse_yaml(show_file(revision, "params.yaml") or b"", "params.yaml")
+    point = Point(name, FINISHED, dict(flatten(params)))
     lock = Lock(lambda path: show_file(revision, path))
-    for path, content in data["metrics"].items():
-        if path.startswith("metrics/evaluate/") and not lock.stale_because(path):
-            for model, variants in content.get("data", {}).items():
+    for path in lock.outs:
+        if path.startswith("metrics/evaluate/") and is_asked_for(path, params) and not lock.stale_because(path):
+            for model, variants in parse_yaml(show_file(revision, path) or b"", path).items():
                 for variant, metrics in variants.items():
                     point.results[model, variant] = metrics
                     point.md5[model, variant] = lock.md5(f"models/{model}/onnx/{variant}.onnx")
     return point
 
 
-def parameters_of(data):
-    """Return {dotted key: value} of params.yaml in `dvc exp show`'s data; lists are values."""
-    return dict(flatten(data["params"]["params.yaml"]["data"]))
+def is_asked_for(path, params):
+    """Return whether parameters ask for the evaluation in `path`: DVC never takes a removed stage out of dvc.lock."""
+    *_, model, file = path.split("/")
+    variants = params.get("variants")
+    return model in params.get("models", [model]) and (
+        variants is None or file.removesuffix(".json") in ["fp32", *variants]
+    )
 
 
 def flatten(value, key=""):
@@ -104,40 +112,9 @@ def flatten(value, key=""):
         yield key, value
 
 
-def lost_points(queue, shown, head):
-    """Return Points of tasks of this commit that the queue calls successful and of which no experiment is left."""
-    points = []
-    for line in queue.splitlines():
-        task, name, *_, status = line.split() or ["", "", ""]
-        if status == "Success" and name not in shown and git("rev-parse", f"{task}^1") == f"{head}\n".encode():
-            points.append(Point(name, LOST, {}))
-    return points
-
-
-def last_words(log):
-    """Return the error in the output of a failed run: a stage's own sentence if there is one, else DVC's first."""
-    lines = Path(log).read_text(errors="replace").splitlines() if log and Path(log).exists() else []
-    errors = [line for line in lines if line.lower().startswith("error")]
-    return min(errors, key=lambda line: line.startswith("ERROR"), default="no error in its output, it was killed")
-
-
 def show_file(revision, path):
     """Return the bytes of a Git-tracked file at a revision, or None."""
     return git("show", f"{revision}:{path}")
-
-
-def git(*arguments):
-    """Return what a Git command prints, as bytes, or None if it fails."""
-    result = subprocess.run(["git", *arguments], capture_output=True, check=False)
-    return result.stdout if result.returncode == 0 else None
-
-
-def ask(*command):
-    """Return what a command prints. Raises UserError with its last line if it fails."""
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    if result.returncode != 0:
-        raise UserError(f"`{' '.join(command)}` failed: {(result.stderr.strip().splitlines() or ['no message'])[-1]}")
-    return result.stdout
 
 
 def varying(points):
