@@ -28,7 +28,8 @@ from stages.common.cpu import (
 from stages.common.preflight.own_models import own_mistakes, untracked
 from stages.common.preflight.params_check import check_params
 from stages.common.preflight.recipes import given_recipes
-from stages.common.session.runtimes import is_installed, key_of, runtime_folder
+from stages.common.preflight.validation_room import few_validation_images
+from stages.common.session.runtimes import install_lock, is_installed, key_of, runtime_folder
 from stages.common.workspace import load_params, run_main, write_metrics
 
 PACKAGES = ("onnxruntime", "onnx", "onnxscript", "torch", "torchvision", "numpy")
@@ -64,11 +65,8 @@ def ensure_runtime(runtime):
     """Install an onnxruntime version beside the environment's own if it is not there; return whether it is there now."""
     if is_installed(runtime):
         return True
-    from filelock import FileLock  # noqa: PLC0415 -- only when something has to be installed
-
     folder = runtime_folder(runtime)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with FileLock(f"{folder}.lock"):
+    with install_lock(folder):
         if is_installed(runtime):
             return True
         print(f"installing onnxruntime {runtime} for verify-load ...", flush=True)
@@ -99,6 +97,8 @@ def main(metrics_path):
     check_params(params, Path(), further=own_mistakes)
     for file in untracked(params, Path()):
         print(f"warning: {file} is not tracked, so that no queued or --temp experiment has it: run `dvc add {file}`")
+    for warning in few_validation_images(params, Path()):
+        print(f"warning: {warning}")
     facts = machine(runtimes=params["verify_load"]["runtimes"])
     write_metrics(metrics_path, facts)
     if names := saturating(facts["cpu"]["isa"], params["calibrate_quantize"] | given_recipes(params)):

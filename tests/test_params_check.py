@@ -410,7 +410,7 @@ def test_a_dataset_that_is_not_fetched_has_to_be_there(refused):
 def test_images_are_counted_in_the_arrays_that_are_there(refused, tmp_path):
     (tmp_path / "data/birds").mkdir(parents=True)
     for part, count in (("train", 150), ("test", 10_000)):
-        np.save(tmp_path / f"data/birds/{part}-images.npy", np.zeros((count, 1, 2, 2), np.uint8))
+        np.save(tmp_path / f"data/birds/{part}-images.npy", np.arange(count * 4).reshape(-1, 1, 2, 2).astype(np.uint8))
         np.save(tmp_path / f"data/birds/{part}-labels.npy", np.zeros(count, np.int64))
     assert refused({"dataset": "birds", "sensitivity": {}, "train.resnet18.images": 150}) == (
         "error: params.yaml: `calibrate.images` is 200 and data/birds/train-images.npy has 150 images: ask for fewer."

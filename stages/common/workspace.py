@@ -4,6 +4,7 @@ The module is a dependency of every stage, so it stays small: a change here reru
 """
 
 import csv
+import errno
 import io
 import json
 import math
@@ -24,6 +25,17 @@ except ImportError:
 
 class UserError(Exception):
     """A mistake that the user can mend. The message is one sentence that names the thing and the fix."""
+
+
+# What is wrong where a file cannot be written, and what helps, by the system's number of the error.
+WRITE_FAULTS = {
+    errno.ENOSPC: ("cannot be written, the disk is full", "make room"),
+    errno.EDQUOT: ("cannot be written, your share of the disk is used up", "make room"),
+    errno.EFBIG: ("is larger than the file system or `ulimit -f` allows", "raise the limit, or use another disk"),
+    errno.EROFS: ("cannot be written, the file system is read-only", "mount it writable, or work in another folder"),
+    errno.EACCES: ("cannot be opened, there is no permission", "make the file and its folder yours to read and write"),
+    errno.EPERM: ("cannot be changed, there is no permission", "make the file and its folder yours to read and write"),
+}
 
 
 class _Loader(_SafeLoader):
@@ -74,14 +86,41 @@ def whole_file(path):
     The temporary file lies beside `path` (a rename does not cross file systems) and ends in .tmp, which DVC ignores.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         # A workspace file may be a link into the DVC cache: replace the link, never write through it.
         os.replace(temporary, path)
+    except Exception as error:
+        sentence = write_fault(error, path)
+        if sentence is None:
+            raise
+        raise UserError(sentence) from error
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def write_fault(error, path=None):
+    """Return a sentence for an error that comes of a disk that cannot be written, None for any other.
+
+    `path` is what was being written, where the error does not say. Of a disk that is full NumPy says only how much of an
+    array was written; torch raises an error of its own in the course of the system's.
+    """
+    while isinstance(error, RuntimeError):
+        error = error.__cause__ or error.__context__
+    if not isinstance(error, OSError):
+        return None
+    if error.errno is None and re.search(r"\d+ requested and \d+ written", str(error)):
+        reason, fix = "cannot be written whole, the disk is full or `ulimit -f` too small", "make room"
+    elif error.errno in WRITE_FAULTS:
+        reason, fix = WRITE_FAULTS[error.errno]
+    else:
+        return None
+    named = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
+    if path is not None and named is not None and named.parent == path.parent:
+        named = path  # not the temporary file beside it
+    return f"{named or 'a file'} {reason}: {fix}, and run it again."
 
 
 @contextmanager
@@ -142,8 +181,19 @@ def read_metrics(path):
 
 
 def run_main(main):
-    """Run a stage's `main` on the command line's arguments; a UserError becomes one sentence on stderr, exit code 1."""
+    """Run a stage's `main` on the command line's arguments; a UserError becomes one sentence on stderr, exit code 1.
+
+    So does a disk that cannot be written. Ctrl-C ends it with one line and exit code 130, as a shell has it.
+    """
     try:
         main(*sys.argv[1:])
     except UserError as error:
         sys.exit(f"error: {error}")
+    except KeyboardInterrupt:
+        print("interrupted: nothing half-written is left, `dvc repro` goes on from here", file=sys.stderr)
+        sys.exit(130)
+    except Exception as error:
+        sentence = write_fault(error)
+        if sentence is None:
+            raise
+        sys.exit(f"error: {sentence}")

@@ -40,6 +40,7 @@ from stages.tools.comparison import (
     speedup_rows,
 )
 from stages.tools.lockfile import lookup
+from stages.tools.output import print_to_reader
 from stages.tools.revisions import WORKSPACE, NotStored, Revision
 
 MACHINE_KEYS = (
@@ -226,7 +227,7 @@ def main(arguments=None):
     except UserError as error:
         parser.exit(2, f"error: {error}\n")
     write = comparison_report.as_json if options.json else comparison_report.report
-    print(write(a, b, rows, only, (code_changes(a, rows), code_changes(b, rows))))
+    print_to_reader(write(a, b, rows, only, (code_changes(a, rows), code_changes(b, rows))))
     sys.exit(exit_code(rows, options.fail_on))
 
 

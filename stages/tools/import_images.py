@@ -9,6 +9,7 @@ the arrays it writes {train,test}-files.txt, where line i names the file of imag
 """
 
 import argparse
+import os
 import re
 import sys
 from contextlib import ExitStack, contextmanager
@@ -18,7 +19,7 @@ import numpy as np
 from PIL import ImageColor
 from tqdm import tqdm
 
-from stages.common.workspace import UserError, whole_file, write_text
+from stages.common.workspace import UserError, whole_file
 from stages.tools.image_files import FITS, INTERPOLATIONS, read_pixels
 from stages.tools.image_folders import list_images, shortened
 from stages.tools.image_room import check_room
@@ -28,36 +29,45 @@ def import_images(folder, target, *, classes=None, test_share=None, seed=0, **fo
     """Write the images below `folder` as arrays into the folder `target`; return the Listing and an image's shape.
 
     `form`: the arguments of `read_pixels`. Images are read one at a time, so memory does not grow with their size times
-    their number. All arrays are written, or none. Raises UserError, which names every image that cannot be read.
+    their number. All files are written, or none. Raises UserError, which names every image that cannot be read.
     """
     target, listing = Path(target), list_images(folder, classes=classes, test_share=test_share, seed=seed)
     shape, broken, total = shape_of_all(listing, **form), [], len(listing.train) + len(listing.test)
     check_room(target, total, shape, channels=form["channels"], shorter_side=form.get("shorter_side"))
     with ExitStack() as stack, tqdm(total=total, desc="import", unit="image", mininterval=1) as progress:
+        files = []
         for part in ("train", "test"):
             images = getattr(listing, part)
-            file = stack.enter_context(growing_array(target / f"{part}-images.npy", (len(images), *shape)))
-            labels = stack.enter_context(whole_file(target / f"{part}-labels.npy"))
-            with open(labels, "wb") as labels_file:
-                np.save(labels_file, np.array([label for _, label in images if label is not None], dtype=np.int64))
+            files.append(stack.enter_context(growing_array(target / f"{part}-images.npy", (len(images), *shape))))
+            files.append(stack.enter_context(growing_file(target / f"{part}-labels.npy")))
+            np.save(files[-1], np.array([label for _, label in images if label is not None], dtype=np.int64))
+            names = lines(path.relative_to(folder).as_posix() for path, _ in images)
+            files.append(stack.enter_context(growing_file(target / f"{part}-files.txt")))
+            files[-1].write(names.encode("utf-8"))
             for path, _ in images:
-                append_image(file, path, shape, form, broken)
+                append_image(files[-3], path, shape, form, broken)
                 progress.update()
+        files.append(stack.enter_context(growing_file(target / "classes.txt")))
+        files[-1].write(lines(listing.classes).encode("utf-8"))
         if broken:
             raise UserError(broken_sentence(broken))
-    for part in ("train", "test"):
-        write_text(
-            target / f"{part}-files.txt",
-            lines(path.relative_to(folder).as_posix() for path, _ in getattr(listing, part)),
-        )
-    write_text(target / "classes.txt", lines(listing.classes))
+        for file in files:  # a disk that is full shows here, before the first of them is renamed
+            file.flush()
+            os.fsync(file.fileno())
     return listing, shape
+
+
+@contextmanager
+def growing_file(path):
+    """Yield an open binary file, which becomes `path` when the block ends."""
+    with whole_file(path) as temporary, open(temporary, "wb") as file:
+        yield file
 
 
 @contextmanager
 def growing_array(path, shape):
     """Yield an open file to which the bytes of a uint8 array of `shape` are written; it becomes `path` when it is whole."""
-    with whole_file(path) as temporary, open(temporary, "wb") as file:
+    with growing_file(path) as file:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
         np.lib.format.write_array_header_1_0(file, header)
         yield file

@@ -86,7 +86,9 @@ class Lock:
     def _members(self, path):
         """Return the outputs at or below a path: a dependency may be the folder of many."""
         if path not in self._below:
-            self._below[path] = [path] if path in self.outs else [out for out in self.outs if out.startswith(f"{path}/")]
+            self._below[path] = (
+                [path] if path in self.outs else [out for out in self.outs if out.startswith(f"{path}/")]
+            )
         return self._below[path]
 
     def _made(self, path):

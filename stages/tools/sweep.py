@@ -14,6 +14,7 @@ import statistics
 
 from stages.common.workspace import UserError
 from stages.tools.comparison_report import aligned
+from stages.tools.output import print_to_reader
 from stages.tools.sweep_figure import draw
 from stages.tools.sweep_points import FAILED, FINISHED, LOST, RUNNING, WAITING, collect, distinct, repeated, varying
 
@@ -151,8 +152,8 @@ def main(arguments=None):
     try:
         points = collect()
         check_names(points, options.model, options.variant)
-        print(summarize(points, options.model, options.variant))
-        print(draw(points, options.figure, options.parameter, options.model, options.variant))
+        print_to_reader(summarize(points, options.model, options.variant))
+        print_to_reader(draw(points, options.figure, options.parameter, options.model, options.variant))
     except UserError as error:
         parser.exit(2, f"error: {error}\n")
 

@@ -136,7 +136,8 @@ def panel(axis, own, pair, groups, parameter):
         shift = min(gaps, default=0) * WIDTH * ((number + 0.5) / len(groups) - 0.5)  # bars side by side
         x = [place_of[id(point)] + shift for point in here]
         low, middle, high = (
-            [100 * point.results[pair][key] for point in here] for key in ("change_low", "accuracy_change", "change_high")
+            [100 * point.results[pair][key] for point in here]
+            for key in ("change_low", "accuracy_change", "change_high")
         )
         reach = [np.subtract(middle, low), np.subtract(high, middle)]
         axis.errorbar(x, middle, yerr=reach, fmt="none", ecolor=color, elinewidth=1.2, alpha=0.6)

@@ -66,7 +66,13 @@ def points_now():
 
 def experiments(head):
     """Yield (name, commit) of the experiments that started from the commit `head`, oldest first."""
-    listing = ask("git", "for-each-ref", "--sort=creatordate", "--format=%(objectname) %(refname)", f"refs/exps/{head[:2]}/{head[2:]}")
+    listing = ask(
+        "git",
+        "for-each-ref",
+        "--sort=creatordate",
+        "--format=%(objectname) %(refname)",
+        f"refs/exps/{head[:2]}/{head[2:]}",
+    )
     for line in listing.splitlines():
         revision, reference = line.split()
         yield reference.rpartition("/")[2], revision
@@ -74,7 +80,9 @@ def experiments(head):
 
 def point_of(task):
     """Return the Point of a Task of which there is no experiment: what it was asked for, and why it is not there."""
-    state = {FAILED_TASK: FAILED, QUEUED: WAITING, RUNNING_TASK: RUNNING if task.lives else LOST, SUCCESS: LOST}[task.status]
+    state = {FAILED_TASK: FAILED, QUEUED: WAITING, RUNNING_TASK: RUNNING if task.lives else LOST, SUCCESS: LOST}[
+        task.status
+    ]
     reason = last_words(task.log) if state == FAILED else ""
     asked = parse_yaml(show_file(task.revision, "params.yaml") or b"", "params.yaml")
     return Point(task.name, state, dict(flatten(asked)), reason=reason)

@@ -11,6 +11,7 @@ import sysconfig
 import venv
 from pathlib import Path
 
+from stages.common.session.runtimes import install_lock
 from stages.common.workspace import UserError
 
 PACKAGES = {
@@ -34,6 +35,14 @@ def ensure_toolkit(name):
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if (folder / ".installed").is_file():
         return python
+    with install_lock(folder):
+        if not (folder / ".installed").is_file():
+            install(name, folder, python)
+    return python
+
+
+def install(name, folder, python):
+    """Make the environment of a toolkit in `folder`; its mark is set last, so that a killed install is not taken for whole."""
     print(f"installing {' and '.join(PACKAGES[name])} in {folder} ...", flush=True)
     shutil.rmtree(folder, ignore_errors=True)  # what was left half
     venv.create(folder, with_pip=False)
@@ -51,7 +60,6 @@ def ensure_toolkit(name):
             f"{' and '.join(PACKAGES[name])} could not be installed ({message}): look at the network, or leave {name} out with --without {name}."
         )
     (folder / ".installed").touch()
-    return python
 
 
 def run_in(python, module, *arguments):

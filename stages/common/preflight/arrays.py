@@ -7,6 +7,7 @@ import numpy as np
 
 from stages.common.images import check_finite, labels_or_none, load_images, load_labels
 from stages.common.preflight.files import is_there, missing
+from stages.common.preflight.scales import scale_mistakes, scaled_twice
 from stages.common.workspace import UserError
 
 SAMPLE = 64  # images of an array that are looked at here, evenly spread; where they are used, all of them are
@@ -14,9 +15,12 @@ FLOATS = dict.fromkeys(("float64", "float16"), "float32")
 INTEGERS = dict.fromkeys(("uint8", "int8", "int16", "uint16", "int32", "uint32"), "int64")
 
 
-def check_arrays(root, data, *, fetched):
-    """Return ({array: memory map}, mistakes) of what is there; what a stage will fetch may be missing."""
-    found, mistakes = {}, []
+def check_arrays(root, data, *, fetched, models=None):
+    """Return ({array: memory map}, mistakes) of what is there; what a stage will fetch may be missing.
+
+    `models`: what params.yaml has of them, where the size of the numbers is to be looked at, too.
+    """
+    found, samples, mistakes = {}, {}, []
     for part in ("train", "test"):
         path = f"{data}/{part}-images.npy"
         if not (root / path).is_file():
@@ -27,8 +31,10 @@ def check_arrays(root, data, *, fetched):
             mistakes.append(_plain(error, root) + _conversion(root, path, FLOATS))
             continue
         chosen = np.unique(np.linspace(0, len(images) - 1, SAMPLE).astype(int))
+        sample = images[chosen]
         try:
-            check_finite(images[chosen], path, chosen)
+            check_finite(sample, path, chosen)
+            samples[part] = sample
         except UserError as error:
             looked_at = (
                 f" ({len(chosen)} of {len(images):,} images were looked at)" if len(chosen) < len(images) else ""
@@ -38,6 +44,8 @@ def check_arrays(root, data, *, fetched):
         mistakes.append(
             f"{data}/train-images.npy has images {found['train'].shape[1:]} and {data}/test-images.npy {found['test'].shape[1:]}: make both as the model takes them"
         )
+    mistakes += scale_mistakes(samples, found, data)
+    mistakes += scaled_twice(samples, data, models or {})
     path = f"{data}/test-labels.npy"
     if not is_there(root, path) and not fetched:
         command = f"python -c \"import numpy; numpy.save({path!r}, numpy.empty(0, 'int64'))\""

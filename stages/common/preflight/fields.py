@@ -49,6 +49,8 @@ Name = Annotated[str, AfterValidator(_is_name)]
 Count = Annotated[int, Field(ge=1)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]  # up to a day
+Rounds = Annotated[int, Field(ge=2, le=1000)]
 Version = Annotated[str, BeforeValidator(_is_version)]
 
 
@@ -67,6 +69,18 @@ class Section(BaseModel):
                         "unknown_key", "{key}", {"key": str(key), "known": list(cls.model_fields)}
                     )
         return value
+
+
+def _is_list(value):
+    """pydantic's own error says what is missing; what is not a list at all is told apart, since `[]` is no way out."""
+    if not isinstance(value, list):
+        raise PydanticCustomError("filled_list_type", "{key}", {"key": "not a list"})
+    return value
+
+
+def filled_list(kind):
+    """Return the type of a list of `kind` that may not be empty."""
+    return Annotated[list[kind], Field(min_length=1), BeforeValidator(_is_list)]
 
 
 def each_once(key, what):

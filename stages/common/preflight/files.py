@@ -65,10 +65,15 @@ def images_asked_for(params, root):
         if not is_there(root, path) and dataset not in params["fetch_data"]:
             yield f"`dataset` is `{dataset}`, which `fetch_data` does not fetch, and {missing(path)}"
             continue
-        available = _stored_images(root / path) or FETCHED_IMAGES.get(dataset, {}).get(part)
+        available = known_images(dataset, part, root)
         for key, count in counts.items():
             if available is not None and count > available:
                 yield f"`{key}` is {count} and {path} has {available} images: ask for fewer"
+
+
+def known_images(dataset, part, root):
+    """Return how many images an array has or, fetched, will have; None if that is not known yet."""
+    return _stored_images(root / f"data/{dataset}/{part}-images.npy") or FETCHED_IMAGES.get(dataset, {}).get(part)
 
 
 def _stored_images(path):

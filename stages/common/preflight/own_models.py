@@ -28,7 +28,7 @@ def own_mistakes(params, root):
     if not own and fetched:
         return
     plans = searches(params)
-    arrays, mistakes = check_arrays(root, data, fetched=fetched)
+    arrays, mistakes = check_arrays(root, data, fetched=fetched, models=params["models"])
     yield from mistakes
     if params["train"] and not fetched:
         yield from training_labels(root, data, arrays)

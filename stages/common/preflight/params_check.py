@@ -11,6 +11,8 @@ from stages.common.preflight.files import images_asked_for, models_and_their_fil
 from stages.common.preflight.names import colliding_names, explained, sensitivity, tune, variants_against_recipes
 from stages.common.preflight.recipes import calibration_methods, per_channel_opset
 from stages.common.preflight.sections import Params
+from stages.common.preflight.threads import threads_of_sessions
+from stages.common.preflight.validation_room import no_validation_images
 from stages.common.preflight.wording import sentence
 from stages.common.workspace import UserError
 
@@ -53,3 +55,5 @@ def _what_does_not_belong_together(params, root):
     yield from explained(params)
     yield from sensitivity(params)
     yield from per_channel_opset(params)
+    yield from no_validation_images(params, root)
+    yield from threads_of_sessions(params)

@@ -5,7 +5,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field, model_validator
 
 from stages.common.calibration.settings import METHODS, calibration_settings
-from stages.common.preflight.fields import Count, Section, Seed, one_of
+from stages.common.preflight.fields import Count, Section, Seed, filled_list, one_of
 
 # Operator types that onnxruntime can quantize; importing its registry would cost 0.2 s at every `dvc repro`.
 # A test holds them against onnxruntime.quantization.registry.
@@ -70,7 +70,7 @@ class DynamicRecipe(Section):
     weight_type: Int8Type
     per_channel: bool = False
     reduce_range: bool = False
-    op_types_to_quantize: list[Annotated[str, one_of(*DYNAMIC_OP_TYPES)]] = Field(default=None, min_length=1)
+    op_types_to_quantize: filled_list(Annotated[str, one_of(*DYNAMIC_OP_TYPES)]) = None
     nodes_to_exclude: list[str] = []
 
 
@@ -80,7 +80,7 @@ class StaticRecipe(Section):
     weight_type: Int8Type
     per_channel: bool = False
     reduce_range: bool = False
-    op_types_to_quantize: list[Annotated[str, one_of(*STATIC_OP_TYPES)]] = Field(default=None, min_length=1)
+    op_types_to_quantize: filled_list(Annotated[str, one_of(*STATIC_OP_TYPES)]) = None
     nodes_to_exclude: list[str] = []
     swap_relu_maxpool: list[str] = []  # ours: see stages/common/calibration/graph_rewrites.py
     extra_options: ExtraOptions = {}

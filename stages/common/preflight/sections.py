@@ -4,12 +4,25 @@ from typing import Annotated, Any
 
 from pydantic import Field, WrapValidator, model_validator
 
-from stages.common.preflight.fields import Count, Name, Positive, Section, Seed, Version, each_once, one_of, per_channel
+from stages.common.preflight.fields import (
+    Count,
+    Name,
+    Positive,
+    Rounds,
+    Seconds,
+    Section,
+    Seed,
+    Version,
+    each_once,
+    filled_list,
+    one_of,
+    per_channel,
+)
 from stages.common.preflight.recipes import Calibrate, DynamicRecipe, StaticRecipe
 
 
 class FetchData(Section):
-    timeout_seconds: Positive
+    timeout_seconds: Seconds
 
 
 class Input(Section):
@@ -44,16 +57,16 @@ class ModelEvaluate(Section):
 
 
 class ModelBenchmark(Section):
-    batches: list[Count] = Field(min_length=1)
-    seconds: Positive
-    rounds: Annotated[int, Field(ge=2)] = None
+    batches: filled_list(Count)
+    seconds: Seconds
+    rounds: Rounds = None
     each_batch_once = each_once("batches", "a size")
 
 
 class ModelExplain(Section):
     images: Count
     noise_images: Count
-    rounds: Annotated[int, Field(ge=2)] = None
+    rounds: Rounds = None
 
 
 class Model(Section):
@@ -101,15 +114,15 @@ class Evaluate(Section):
 
 
 class Benchmark(Section):
-    rounds: Annotated[int, Field(ge=2)]
+    rounds: Rounds
     threads: Count
     warmup_calls: Count
     seed: Seed
 
 
 class ExplainTime(Section):
-    rounds: Annotated[int, Field(ge=2)]
-    seconds: Positive
+    rounds: Rounds
+    seconds: Seconds
 
 
 class Explain(Section):
@@ -119,7 +132,7 @@ class Explain(Section):
 
 class Sensitivity(Section):
     variant: Name
-    images: list[Count] = Field(min_length=1)
+    images: filled_list(Count)
     seeds: Annotated[int, Field(ge=2)]
     test_images: Count
     each_size_once = each_once("images", "a size")
@@ -133,7 +146,7 @@ def _or_fp32(value, validate):
 
 
 class Tune(Section):
-    seconds: Positive
+    seconds: Seconds
     objective: Annotated[str, one_of("latency", "throughput", "size")]
     batch: Count
     max_drop: Annotated[float, Field(ge=0, le=100)]

@@ -12,6 +12,7 @@ EXPECTED = {
     "bool_type": "true or false",
     "string_type": "text, in quotes if it looks like a number",
     "list_type": "a list in brackets, [] if it holds nothing",
+    "filled_list_type": "a list in brackets, of at least one",
     "dict_type": "a mapping, {} if it holds nothing",
     "model_type": "its parameters below it, each on a line",
 }
@@ -45,7 +46,7 @@ def sentence(problem: dict[str, Any]):
         return f"`{value}` under `{problem['loc'][0]}` cannot be a name: {NAME}"
     if kind == "missing":
         return f"`{where}` is missing: add it"
-    if kind == "list_type" and isinstance(value, str):
+    if kind in ("list_type", "filled_list_type") and isinstance(value, str | int | float):
         return f"`{where}` is {value!r}: write a list, [{value}]"
     if kind in EXPECTED:
         return f"`{where}` is {'blank' if value is None else repr(value)}: write {EXPECTED[kind]}"
