@@ -370,6 +370,14 @@ def test_fail_on_worse_is_for_gates(repository, labels, capsys):
     assert run("good", "poor", *gate, "--variant", "statik") == 2
 
 
+def test_an_empty_name_is_no_revision(repository, labels, capsys):
+    """As a script gives it whose variable is not set; Git's libraries take it for HEAD."""
+    repository.commit("good", {"static": worsened(labels, 0)}, labels)
+    for names in (("",), ("good", ""), ("  ", "good")):
+        assert run(*names) == 2
+        assert "a revision's name is empty" in capsys.readouterr().err
+
+
 def test_results_that_are_older_than_their_parameters_are_not_compared(repository, labels):
     write("dvc.yaml", yaml.safe_dump({"stages": {"evaluate": stage_of("models/cnn/predictions/static.npz")}}))
     repository_parameters(seed=0)

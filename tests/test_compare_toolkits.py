@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from small_models import images_for, make_variants, save_plain
 from stages.benchmark import summarize
 from stages.common.calibration.collection import draw_indices
 from stages.common.session.runtime import predict_images
+from stages.common.session.runtimes import install_lock
 from stages.common.workspace import UserError
 from stages.tools import compare_toolkits, lost_time, operator_families, profile_toolkits, time_toolkits, toolkits
 
@@ -86,6 +88,27 @@ def test_an_environment_of_a_toolkit_sees_the_project_s_packages_and_is_made_onc
     assert toolkits.ensure_toolkit("openvino") == python and len(commands) == 1
     assert Path(python).is_relative_to(tmp_path)
     real([python, "-c", "import onnxruntime, numpy"], check=True)
+
+
+def test_two_calls_do_not_make_an_environment_at_once(tmp_path, monkeypatch):
+    """The second waits for the first, and finds the environment there."""
+    monkeypatch.setattr(toolkits.sys, "prefix", str(tmp_path))
+    folder, made = toolkits.toolkit_folder("olive"), []
+
+    def make(name, folder, python):
+        made.append(name)
+        folder.mkdir()
+        (folder / ".installed").touch()
+
+    monkeypatch.setattr(toolkits, "install", make)
+    with ThreadPoolExecutor(1) as other:
+        with install_lock(folder):
+            second = other.submit(toolkits.ensure_toolkit, "olive")
+            with pytest.raises(TimeoutError):
+                second.result(timeout=0.3)
+            make("olive", folder, None)
+        second.result(timeout=30)
+    assert made == ["olive"]
 
 
 def test_a_step_that_fails_is_named(tmp_path):

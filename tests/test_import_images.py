@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -309,6 +311,29 @@ def test_a_broken_image_does_not_touch_what_was_imported_before():
     for part in PARTS:
         np.testing.assert_array_equal(np.load(f"data/my-data/{part}.npy"), before[part])
     assert not list(Path("data/my-data").glob(".*"))
+
+
+def test_a_disk_that_is_full_leaves_none_of_the_files(repository):
+    """Only the largest array does not fit, which shows when its last bytes are written: nothing may be renamed by then."""
+    class_folders({"cat": 10, "dog": 10})
+    command = [sys.executable, "-m", "stages.tools.import_images", "pictures", "my-data", "--channels", "1"]
+    limited = ["bash", "-c", 'ulimit -f 1; exec "$@"', "limited", *command]  # one block of 1,024 bytes
+    for name in ("cat", "dog"):
+        for path in Path("pictures", name).iterdir():
+            picture(path, size=(8, 10))
+    done = subprocess.run(
+        limited,
+        env={**os.environ, "PYTHONPATH": str(repository), "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert last.startswith(
+        "error: data/my-data/train-images.npy is larger than the file system or `ulimit -f` allows: "
+    )
+    assert os.listdir("data/my-data") == []
 
 
 def test_floating_point_pixels_are_refused():

@@ -12,6 +12,8 @@ import yaml
 from onnxruntime.quantization import registry
 
 from stages import machine
+from stages.common.calibration.collection import draw_indices
+from stages.common.preflight import threads, validation_room
 from stages.common.preflight.params_check import check_params
 from stages.common.preflight.recipes import DYNAMIC_OP_TYPES, STATIC_OP_TYPES
 from stages.common.preflight.sections import Input, Train
@@ -83,7 +85,16 @@ SENTENCES = [
     ),
     ("models.cnn.benchmark.batches", [1, 32, 1], "`models.cnn.benchmark`: `batches` names a size twice"),
     ("models.cnn.benchmark.batches", [], "`models.cnn.benchmark.batches` is empty: it needs at least 1"),
+    ("models.cnn.benchmark.batches", 1, "`models.cnn.benchmark.batches` is 1: write a list, [1]"),
+    (
+        "models.cnn.benchmark.batches",
+        None,
+        "`models.cnn.benchmark.batches` is blank: write a list in brackets, of at least one",
+    ),
     ("benchmark.rounds", 1, "`benchmark.rounds` is 1: it must be at least 2"),
+    ("benchmark.rounds", 100_000, "`benchmark.rounds` is 100000: it must be at most 1000"),
+    ("models.cnn.benchmark.seconds", 1e9, "`models.cnn.benchmark.seconds` is 1000000000.0: it must be at most 86400"),
+    ("tune.cnn.seconds", 90_000, "`tune.cnn.seconds` is 90000: it must be at most 86400"),
     ("models.resnet18.benchmark.rounds", 1, "`models.resnet18.benchmark.rounds` is 1: it must be at least 2"),
     ("benchmark.warmup_calls", 0, "`benchmark.warmup_calls` is 0: it must be at least 1"),
     ("verify_load.strict", "yes", "`verify_load.strict` is 'yes': write true or false"),
@@ -451,6 +462,62 @@ def test_architectures_are_those_that_can_be_trained(repository):
     settings = {"epochs": 1, "batch_size": 1, "learning_rate": 1, "seed": 0, "threads": 1}
     with pytest.raises(ValueError, match=f"expected one of {', '.join(key.value for key in table.keys)} "):
         Train(architecture="?", **settings)
+
+
+def test_more_threads_for_sessions_than_there_are_cores_are_refused_with_the_number(refused, monkeypatch):
+    monkeypatch.setattr(threads.os, "cpu_count", lambda: 4)
+    message = refused({"benchmark.threads": 5, "evaluate.threads": 64, "train.cnn.threads": 64})
+    assert message.splitlines() == [
+        "error: params.yaml has 2 mistakes:",
+        "  - `benchmark.threads` is 5, and this machine has 4 logical cores: write 4 at most",
+        "  - `evaluate.threads` is 64, and this machine has 4 logical cores: write 4 at most",
+    ]
+
+
+def test_the_parameters_of_the_repository_run_on_one_core(params):
+    assert list(threads.threads_of_sessions(params, cores=1)) == []
+
+
+def with_training_images(tmp_path, count):
+    (tmp_path / "data/fashion-mnist").mkdir(parents=True)
+    images = np.random.default_rng(0).integers(0, 256, (count, 1, 2, 2), np.uint8)
+    np.save(tmp_path / "data/fashion-mnist/train-images.npy", images)
+
+
+def test_a_search_that_calibration_leaves_no_image_to_judge_by_is_refused_before_training(refused, params, tmp_path):
+    for name in ("cnn-small", "resnet18"):
+        params["tune"][name]["recipe"] = "fp32"
+    with_training_images(tmp_path, 250)
+    message = refused({"calibrate.images": 250, "sensitivity": {}, "train.resnet18.images": 250})
+    for name in ("cnn", "cnn-small", "resnet18"):
+        assert (
+            f"`tune.{name}` judges by training images that no calibration takes, and calibration takes 250 of the 250 in "
+            "data/fashion-mnist/train-images.npy: make `calibrate.images` smaller, or add training images"
+        ) in message
+
+
+def test_the_images_left_for_a_search_are_those_of_no_draw_at_all(params, tmp_path):
+    """The shared draw and that of every recipe; of a recipe that is given, its own alone. Counted, not added up."""
+    with_training_images(tmp_path, 250)
+    params["calibrate_quantize"]["static-s8s8"]["calibrate"] = {"seed": 1}
+    params["tune"]["cnn-small"]["recipe"] = S8 | {"calibrate": {"images": 100}}
+    draws = [set(draw_indices(seed=seed, images=200, available=250)) for seed in (0, 1)]
+    together = len(set.union(*draws))
+    assert 200 < together < 250
+    found = {model: taken for model, taken, _ in validation_room.rooms(params, tmp_path)}
+    assert found == {"cnn": together, "cnn-small": 100, "resnet18": together}
+    assert list(validation_room.no_validation_images(params, tmp_path)) == []
+    assert next(validation_room.few_validation_images(params, tmp_path)) == (
+        f"`tune.cnn.validation_images` is 5000, and calibration takes {together} of 250 training images: it judges by "
+        f"{250 - together} at most"
+    )
+
+
+def test_a_search_among_all_of_the_fetched_images_has_room_before_they_are_there(params, tmp_path):
+    assert {room[1:] for room in validation_room.rooms(params, tmp_path)} == {(200, 60_000)}
+    assert list(validation_room.few_validation_images(params, tmp_path)) == []
+    params["calibrate"]["images"] = 60_000
+    assert len(list(validation_room.no_validation_images(params, tmp_path))) == 3
 
 
 def test_the_command_ends_with_one_line_and_exit_code_1(workspace, repository):

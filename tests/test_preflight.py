@@ -658,3 +658,66 @@ def test_an_empty_file_is_one_mistake(own):
     Path(WHERE).parent.mkdir(parents=True)
     Path(WHERE).touch()
     assert own() == [f"{WHERE} is an empty file: put the model there"]
+
+
+PIXELS = images_like(SHAPE, 96, 0, np.uint8)
+TRAIN, TEST = "data/own/train-images.npy", "data/own/test-images.npy"
+
+
+def test_arrays_in_two_types_are_refused_with_both_ranges(own):
+    """Calibrated on 0 to 1 and asked with 0 to 255, an int8 model loses most of its accuracy, and fp32 as well."""
+    np.save(TRAIN, (PIXELS / 255).astype(np.float32))
+    np.save(TEST, PIXELS[:50])
+    assert own(network()) == [
+        f"{TRAIN} holds float32 and {TEST} uint8 ({TRAIN} from {PIXELS.min() / 255:g} to 1, {TEST} from {PIXELS.min()} "
+        "to 255): store both in one type and one unit"
+    ]
+
+
+@pytest.mark.parametrize(("factor", "refused"), [(255, True), (5, True), (3, False), (1 / 3, False), (1 / 255, True)])
+def test_arrays_in_two_units_are_refused_with_both_numbers(own, factor, refused):
+    images = images_like(SHAPE, 500, 3)
+    np.save(TRAIN, images)
+    np.save(TEST, images[::10] * np.float32(factor))
+    mistakes = own(network())
+    assert len(mistakes) == refused
+    if refused:
+        train, test = (float(size) for size in re.findall(r"([\d.e+-]+) in data", mistakes[0]))
+        assert test / train == pytest.approx(factor, rel=0.2)  # of other images
+        assert mistakes[0].startswith("the largest value of a typical image is ")
+        assert "store both in one unit" in mistakes[0]
+
+
+def test_a_few_images_of_another_size_or_without_anything_are_no_other_unit(own):
+    """An outlier in one part, and images of nothing but zeros in the other, are what a sample explains."""
+    train, test = images_like(SHAPE, 96, 3), images_like(SHAPE, 50, 4)
+    train[5] *= 1000
+    test[:10] = 0
+    np.save(TRAIN, train)
+    np.save(TEST, test)
+    assert own(network()) == []
+
+
+@pytest.mark.parametrize("value", [0, 255])
+def test_images_of_one_value_are_refused(own, value):
+    np.save(TEST, PIXELS[:50])
+    np.save(TRAIN, np.full((500, *SHAPE), value, np.uint8))
+    [mistake] = own(network())
+    assert mistake == (
+        f"{TRAIN} has nothing but the value {value} in all images (64 of 500 were looked at): store the images anew"
+    )
+
+
+def test_images_that_would_be_scaled_twice_are_refused(own):
+    for path, images in ((TRAIN, PIXELS), (TEST, PIXELS[:50])):
+        np.save(path, (images / 255).astype(np.float32))
+    mistakes = own(network(), input={"scale": 1 / 255})
+    assert len(mistakes) == 2 and all(
+        "to 1, and `models.theirs.input.scale` is 0.00392157, as for pixels up to 255: they would be scaled twice"
+        in mistake
+        for mistake in mistakes
+    )
+    assert own(input={"scale": 0.5}) == own() == []
+    for path, images in ((TRAIN, PIXELS), (TEST, PIXELS[:50])):
+        np.save(path, images.astype(np.float32))  # pixels as numbers with a point are scaled once
+    assert own(input={"scale": 1 / 255}) == []

@@ -1,23 +1,26 @@
 """What the summary of a sweep promises, and the recipes of the README on a small pipeline of the same shape."""
 
 import itertools
+import json
 import os
 import re
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import yaml
 
 from stages.common.workspace import UserError
-from stages.tools import sweep_points
+from stages.tools import sweep, sweep_points
+from stages.tools.experiment_queue import has_process
 from stages.tools.lockfile import Lock
 from stages.tools.revisions import NotStored, Revision
 from stages.tools.sweep import summarize
 from stages.tools.sweep_figure import draw, positions
-from stages.tools.sweep_points import FAILED, FINISHED, LOST, WAITING, Point, collect
+from stages.tools.sweep_points import FAILED, FINISHED, LOST, RUNNING, WAITING, Point, collect, flatten
 
 REPOSITORY = Path(__file__).parents[1]
 STATIC, DYNAMIC = ("cnn", "static-u8s8"), ("cnn", "dynamic-qint8")
@@ -73,19 +76,126 @@ def test_points_are_ordered_by_number_not_by_text():
 
 
 def test_the_figure_has_points_along_one_parameter_and_is_whole(tmp_path):
-    other = point("other", 2)
-    other.parameters["calibrate.images"] = 400
-    points = [point("main (HEAD)", 0), point("a", 1), point("b", 2), other, point("c", 3, state=WAITING)]
+    points = [point("main (HEAD)", 0), point("a", 1), point("b", 2), point("c", 3, state=WAITING)]
     sentence = draw(points, tmp_path / "sweep.png")
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
-    assert "1 panel against calibrate.seed" in sentence and "1 points" in sentence
+    assert sentence.endswith("sweep.png: 1 panel against calibrate.seed")
     assert [path.name for path in tmp_path.iterdir()] == ["sweep.png"]
+
+
+def grid(seeds, images):
+    """Return the commit and a Point for every pair of values."""
+    points = [point("main (HEAD)", 0)]
+    for seed, count in itertools.product(seeds, images):
+        points.append(point(f"{seed}-{count}", seed, 0.001 * seed + 1e-5 * count, md5=f"{seed} {count}"))
+        points[-1].parameters["calibrate.images"] = count
+    return points
+
+
+def drawn(monkeypatch, points, path, *arguments):
+    """Return how many dots `draw` draws for each label of its figure, and its sentence."""
+    from matplotlib.axes import Axes  # noqa: PLC0415 -- half a second for these tests alone
+
+    dots, scatter = [], Axes.scatter
+
+    def count(axis, x, *rest, **options):
+        dots.append(len(x))
+        return scatter(axis, x, *rest, **options)
+
+    monkeypatch.setattr(Axes, "scatter", count)
+    return dots, draw(points, path, *arguments)
+
+
+def test_every_point_of_a_grid_is_drawn_with_a_form_for_each_value_of_the_other_parameter(tmp_path, monkeypatch):
+    dots, sentence = drawn(monkeypatch, grid((1, 2, 3), (50, 400)), tmp_path / "sweep.png", "calibrate.seed")
+    assert dots == [1, 3, 3]  # 200 images: the commit; 50; 400
+    assert sentence.endswith("1 panel against calibrate.seed")
+
+
+def test_points_that_no_form_is_left_for_are_counted_with_the_reason(tmp_path, monkeypatch):
+    points = grid((1,), range(10, 24))  # 14 values, and the commit's own
+    dots, sentence = drawn(monkeypatch, points, tmp_path / "sweep.png", "calibrate.seed")
+    assert sum(dots) == 12
+    assert sentence.endswith(
+        "; 3 of 15 points are left out, since their other parameters have more than 12 combinations"
+    )
+
+
+def test_a_figure_that_is_not_drawn_says_the_true_reason(tmp_path):
+    same = [point("main (HEAD)", 0, md5="x"), point("a", 1, md5="x")]
+    assert draw(same, tmp_path / "sweep.png") == "every variant has the same file in all points: no figure"
+    unfinished = [point("main (HEAD)", 0), point("a", 1, state=WAITING)]
+    sentence = "no variant has an accuracy change in two different points: no figure"
+    assert draw(unfinished, tmp_path / "sweep.png") == sentence
+
+
+def test_a_parameter_that_no_point_has_is_said_to_be_none(tmp_path):
+    with pytest.raises(UserError, match=r"^no point has a parameter `foo`: .* or take one of calibrate.seed\.$"):
+        draw([point("main (HEAD)", 0), point("a", 1)], tmp_path / "sweep.png", "foo")
+
+
+@pytest.mark.parametrize(
+    ("option", "sentence"),
+    [
+        ("--model", "error: no point has the model `nosuch`: take one of cnn.\n"),
+        ("--variant", "error: no point has the variant `nosuch`: take one of dynamic-qint8, static-u8s8.\n"),
+    ],
+)
+def test_a_name_that_no_point_knows_is_an_error_that_lists_the_names(monkeypatch, capsys, option, sentence):
+    monkeypatch.setattr(sweep, "collect", lambda: [point("main (HEAD)", 0), point("a", 1)])
+    with pytest.raises(SystemExit) as stop:
+        sweep.main([option, "nosuch"])
+    assert stop.value.code == 2 and capsys.readouterr().err == sentence
+
+
+def test_a_reader_that_stops_early_is_no_error(tmp_path):
+    """What is printed fills more than a pipe holds, as it does for `head` by luck."""
+    code = "from stages.tools.output import print_to_reader; print_to_reader('line\\n' * 100_000); raise SystemExit(3)"
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=REPOSITORY
+    )
+    assert writer.stdout.readline() == b"line\n"
+    writer.stdout.close()
+    assert writer.stderr.read() == b"" and writer.wait() == 3  # its own exit code, as a gate has it
+    writer.stderr.close()
+
+
+def test_a_running_task_is_looked_at_when_it_is_asked_about(tmp_path):
+    """Ended with its worker yet to say so, or not yet started, it lives; with a process that is gone it does not."""
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    cases = [({"pid": os.getpid(), "returncode": None}, True), ({"pid": ended.pid, "returncode": None}, False)]
+    cases.append(({"pid": ended.pid, "returncode": 0}, True))
+    for process, lives in cases:
+        (tmp_path / f"{tmp_path.name}.json").write_text(json.dumps(process))
+        assert has_process(tmp_path) is lives
+    (tmp_path / f"{tmp_path.name}.json").unlink()
+    assert has_process(tmp_path) and has_process(None)
+
+
+def test_the_readmes_table_of_experiments_has_the_numbers_of_the_evaluation_and_no_others():
+    """DVC writes the file before a name that two files have, and matches --keep from the start of a column's name."""
+    readme = (REPOSITORY / "README.md").read_text()
+    keep = re.search(r"dvc exp show [^`]*--keep '([^']*)'", readme)[1]
+    names = Counter()
+    for file in (REPOSITORY / "metrics").rglob("*.json"):
+        names.update(key for key, _ in flatten(json.loads(file.read_text())))
+    columns = [
+        key if names[key] == 1 else f"{file.relative_to(REPOSITORY)}:{key}"
+        for file in (REPOSITORY / "metrics").rglob("*.json")
+        for key, _ in flatten(json.loads(file.read_text()))
+    ]
+    assert sorted(column for column in columns if re.match(keep, column)) == [
+        "cnn.static-u8s8.accuracy_change",
+        "metrics/evaluate/cnn/static-u8s8.json:cnn.static-u8s8.changed",
+    ]
+    assert all(re.match(keep, column) for column in ("Experiment", "State", "calibrate.seed"))
 
 
 def test_a_parameter_that_is_constant_cannot_be_an_axis(tmp_path):
     points = [point("main (HEAD)", 0), point("a", 1)]
-    with pytest.raises(UserError, match=r"`calibrate.method` is the same in all points.*calibrate.seed"):
-        draw(points, tmp_path / "sweep.png", "calibrate.method")
+    with pytest.raises(UserError, match=r"`calibrate.images` is the same in all points.*calibrate.seed"):
+        draw(points, tmp_path / "sweep.png", "calibrate.images")
     assert draw(points[:1], tmp_path / "sweep.png") == "no parameter varies: no figure"
 
 
@@ -393,8 +503,10 @@ def test_a_point_is_lost_only_if_it_stays_so_and_a_folder_that_goes_away_is_aske
         monkeypatch.setattr(sweep_points, "LOOK_SECONDS", 0)
         return collect()
 
-    gone = UserError("`dvc exp show --json` failed: the folder does not exist.")
+    gone = UserError("`dvc queue status` failed: the folder does not exist.")
     assert look_at([done, lost], [done]) == look_at(gone, [done]) == [done]
     assert look_at([done, lost], [done, lost], [done, lost]) == [done, lost]
+    others = [[Point(name, LOST, {})] for name in ("first", "second", "second")]  # one after the other seems lost
+    assert [point.state for point in look_at(*others[:2])] == [RUNNING]
     with pytest.raises(UserError):
         look_at(gone, gone, gone)

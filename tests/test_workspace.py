@@ -1,7 +1,9 @@
 """Outputs are whole or not there, metrics are strict JSON, and a mistake is one sentence."""
 
+import errno
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -12,6 +14,7 @@ from stages.common.workspace import (
     UserError,
     read_metrics,
     read_params,
+    run_main,
     scratch_folder,
     whole_file,
     write_metrics,
@@ -116,3 +119,72 @@ def test_a_scratch_folder_is_empty_and_gone_afterwards(tmp_path):
         (folder / "new").write_text("")
         raise ZeroDivisionError
     assert not folder.exists()
+
+
+DISK = """
+import resource, sys
+import numpy as np
+from stages.common.workspace import run_main, whole_file
+def main(path):
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+    with whole_file(path) as temporary, open(temporary, "wb") as file:
+        {write}
+run_main(main)
+"""
+
+
+@pytest.mark.parametrize(
+    ("write", "sentence"),
+    [
+        ("np.save(file, np.zeros(100_000))", "cannot be written whole, the disk is full or `ulimit -f` too small: make room"),
+        ("file.write(bytes(200_000))", "is larger than the file system or `ulimit -f` allows: raise the limit, or use another disk"),
+    ],
+)  # fmt: skip
+def test_a_file_that_does_not_fit_is_one_sentence_and_leaves_nothing(tmp_path, repository, write, sentence):
+    code, path = DISK.format(write=write), tmp_path / "big.npy"
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)],
+        cwd=repository, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (1, f"error: {path} {sentence}, and run it again.\n")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EACCES])
+def test_a_disk_that_cannot_be_written_is_named_wherever_it_shows(tmp_path, monkeypatch, code):
+    """In a file that is being written, by its own name; elsewhere by the one that the system says."""
+    path = tmp_path / "out.npy"
+    with pytest.raises(UserError, match=f"^{path} cannot be .*: .*, and run it again"), whole_file(path) as temporary:
+        raise OSError(code, "said by the system", str(temporary))
+
+    def main():
+        raise OSError(code, "said by the system", "/somewhere")
+
+    monkeypatch.setattr(sys, "argv", ["stage"])
+    with pytest.raises(SystemExit, match=r"^error: /somewhere cannot be "):
+        run_main(main)
+
+
+def test_an_error_that_is_no_disk_s_stays_what_it_is(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["stage"])
+    for error in (FileNotFoundError(errno.ENOENT, "no such file", "x"), RuntimeError("a bug"), OSError("no number")):
+        with pytest.raises(type(error)) as seen:
+            run_main(lambda error=error: (_ for _ in ()).throw(error))
+        assert seen.value is error
+        with pytest.raises(type(error)), whole_file(tmp_path / "out"):
+            raise error
+
+
+def test_a_stage_that_is_interrupted_ends_with_one_line_and_exit_code_130(tmp_path, repository):
+    code = (
+        "import sys, time; from stages.common.workspace import run_main; print('begun', flush=True); "
+        "run_main(lambda: (print('works', flush=True), time.sleep(60)))"
+    )
+    stage = subprocess.Popen(
+        [sys.executable, "-c", code], cwd=repository, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert [stage.stdout.readline(), stage.stdout.readline()] == ["begun\n", "works\n"]
+    stage.send_signal(signal.SIGINT)
+    _, said = stage.communicate(timeout=30)
+    assert stage.returncode == 130
+    assert said == "interrupted: nothing half-written is left, `dvc repro` goes on from here\n"

@@ -15,7 +15,7 @@ IMAGES = "uint8 or float32 of shape (N, C, H, W), (N, C, L) or (N, F)"
 
 
 def load_images(path):
-    """Return stored images as a memory map: uint8, or float32 in the model's own input units.
+    """Return stored images as a memory map: uint8 or float32, of which `to_input` scales either.
 
     The first axis counts the images, the next the channels, (N, C, H, W) or with any other number of axes: (N, F) are F
     features. With `channels_last` the channels are the last axis.

@@ -52,7 +52,8 @@ def draw(points, path, parameter=None, models=(), variants=()):
         return "every variant has the same file in all points: no figure"
     drawn = list({id(point): point for own in panels.values() for point in own}.values())
     groups = series(drawn, [key for key in varying(drawn) if key != parameter])
-    shown = dict(sorted(groups.items(), key=lambda group: -len(group[1]))[:MOST_SERIES])
+    largest = sorted(groups, key=lambda name: -len(groups[name]))[:MOST_SERIES]
+    shown = {name: group for name, group in groups.items() if name in largest}
     save(panels, shown, parameter, path)
     left_out = len(drawn) - sum(map(len, shown.values()))
     return f"\n{path}: {len(panels)} panel{'s' * (len(panels) > 1)} against {parameter}" + (

@@ -7,7 +7,7 @@ import json
 import time
 from dataclasses import dataclass, field
 
-from stages.common.workspace import parse_yaml
+from stages.common.workspace import UserError, parse_yaml
 from stages.tools.experiment_queue import FAILED as FAILED_TASK
 from stages.tools.experiment_queue import QUEUED, SUCCESS, ask, git, last_words, tasks_of
 from stages.tools.experiment_queue import RUNNING as RUNNING_TASK
@@ -42,7 +42,12 @@ def collect():
     seemed = None
     for look in range(LOOKS):
         time.sleep(LOOK_SECONDS if look else 0)
-        points = points_now()
+        try:
+            points = points_now()
+        except UserError:  # what DVC was just reading went away
+            if look == LOOKS - 1:
+                raise
+            continue
         lost = {point.name for point in points if point.state == LOST}
         seemed = lost if seemed is None else lost & seemed
         if not seemed:
