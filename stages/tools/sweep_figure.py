@@ -50,7 +50,7 @@ def draw(points, path, parameter=None, models=(), variants=()):
     }  # a file that no point changed is a row of equal dots
     if not panels:
         return "every variant has the same file in all points: no figure"
-    drawn = list({id(point): point for own in panels.values() for point in own}.values())
+    drawn = points_of(panels)
     groups = series(drawn, [key for key in varying(drawn) if key != parameter])
     largest = sorted(groups, key=lambda name: -len(groups[name]))[:MOST_SERIES]
     shown = {name: group for name, group in groups.items() if name in largest}
@@ -80,6 +80,11 @@ def series(points, others):
     return groups
 
 
+def points_of(panels):
+    """Return the Points of all panels, each once."""
+    return list({id(point): point for own in panels.values() for point in own}.values())
+
+
 def positions(values):
     """Return x positions and tick labels: numbers where all values are numbers, else their order."""
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
@@ -102,8 +107,15 @@ def save(panels, groups, parameter, path):
         rows, columns, figsize=(1 + 3.6 * columns, 1 + 2.4 * rows + legend), sharex=True, sharey=True, squeeze=False,
         dpi=150, layout="constrained",
     )  # fmt: skip
+    drawn = points_of(panels)
+    places, names = positions([point.parameters.get(parameter) for point in drawn])  # the panels share their axis
+    place_of = {id(point): place for point, place in zip(drawn, places, strict=True)}
     for axis, (pair, own) in zip(axes.flat, panels.items(), strict=False):
-        panel(axis, own, pair, groups, parameter)
+        panel(axis, {id(point): place_of[id(point)] for point in own}, pair, groups)
+        if names is not None:
+            axis.set_xticks(range(len(names)), names)
+        elif all(isinstance(value, int) for value in places):
+            axis.xaxis.get_major_locator().set_params(integer=True)
     for axis in axes.flat[len(panels) :]:
         axis.set_visible(False)
     for column in range(columns):  # below a column that ends early, the last visible panel has the ticks
@@ -124,11 +136,12 @@ def save(panels, groups, parameter, path):
     pyplot.close(figure)
 
 
-def panel(axis, own, pair, groups, parameter):
-    """Draw one variant's points, a colour and a form for each group, the commit (the first point of a sweep) hollow."""
-    places, names = positions([point.parameters.get(parameter) for point in own])
-    place_of = {id(point): place for point, place in zip(own, places, strict=True)}
-    gaps = [right - left for left, right in itertools.pairwise(sorted(set(places)))]
+def panel(axis, place_of, pair, groups):
+    """Draw one variant's points, a colour and a form for each group, the commit (the first point of a sweep) hollow.
+
+    `place_of`: {id of a Point: where on the axis} of those that have the variant.
+    """
+    gaps = [right - left for left, right in itertools.pairwise(sorted(set(place_of.values())))]
     axis.axhline(0, color="0.6", linewidth=1, zorder=0)
     for number, (group, (color, marker)) in enumerate(zip(groups.values(), STYLES, strict=False)):
         here = [point for point in group if id(point) in place_of]
@@ -146,7 +159,3 @@ def panel(axis, own, pair, groups, parameter):
         axis.scatter(x, middle, s=28, marker=marker, facecolors=faces, edgecolors=color, zorder=3)
     axis.set_title(" ".join(pair), fontsize=9)
     axis.tick_params(labelsize=8)
-    if names is not None:
-        axis.set_xticks(range(len(names)), names)
-    elif all(isinstance(value, int) for value in places):
-        axis.xaxis.get_major_locator().set_params(integer=True)
