@@ -122,13 +122,19 @@ def _legend(figure):
 def title_of(model, points, metrics):
     """Return what is seen: how many recipes are faster than fp32, and what was taken or given."""
     faster = sum(point["time"] < 1 for point in points)
-    seen = f"{model}: {faster} of {len(points)} int8 files are faster than fp32"
+    of_them = f"{faster or 'none'} of {len(points)} int8 files {'are' if faster > 1 else 'is'} faster than fp32"
+    if len(points) == 1:
+        of_them = f"the only int8 file is {'' if faster else 'not '}faster than fp32"
+    seen = f"{model}: {of_them}"
     if "given" in metrics:
         seen = f"{model}: nothing was searched, params.yaml gives the recipe"
     if metrics["chosen"] == "fp32" and "given" in metrics:
         return f"{seen}, which is fp32: tuned is a copy of it"
     if metrics["chosen"] == "fp32":
-        return f"{seen}; none of them for certain and with its accuracy, so that tuned is a copy of fp32"
+        none = (
+            "not for certain and with its accuracy" if faster == 1 else "none of them for certain and with its accuracy"
+        )
+        return f"{seen}{f', {none}' if faster else ''}: tuned is a copy of fp32"
     low, high = 1 / metrics["speedup_high"], 1 / metrics["speedup_low"]
     return f"{seen}; tuned takes {1 / metrics['speedup']:.3f} of fp32's time (95 % interval {low:.3f} to {high:.3f})"
 
@@ -138,7 +144,7 @@ def main(model, metrics_path, points_path, figure_path):
     figure = draw_figure(model, points, metrics)
     with whole_file(figure_path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
-    print(f"{figure_path}: {len(points)} recipes")
+    print(f"{figure_path}: {len(points)} recipe{'s' * (len(points) != 1)}")
 
 
 if __name__ == "__main__":

@@ -63,7 +63,8 @@ def main(model, fp32_path, preprocessed_path, images_path, labels_path, recipe_p
 
 def sentence(model, metrics):
     """Return the result in a line."""
-    tried = f"{metrics['points']['tried']} recipes in {metrics['seconds']:.0f} s"
+    count = metrics["points"]["tried"]
+    tried = f"{count} recipe{'s' * (count != 1)} in {metrics['seconds']:.0f} s"
     if GIVEN in metrics:
         tried = f"nothing searched, `tune.{model}.recipe` is given"
     elif metrics["chosen"] == FP32:

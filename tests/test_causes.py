@@ -135,7 +135,7 @@ def test_a_disturbed_round_neither_makes_a_cause_nor_hides_one(original):
 
 
 def test_layers_left_in_floating_point_are_held_against_the_variant_that_runs_them_in_integers(original):
-    partly = times([FLOAT[0], FLOAT[1], layer("conv_2", "Conv"), FLOAT[3]], 52, 21, 254, 60, seed=1)
+    partly = times([INTEGER[0], *FLOAT], 1, 52, 21, 254, 60, seed=1)
     fully = times(INTEGER, 8, 60, 21, 109, 20, 3, seed=2)
     found = find(original, fp32=times(FLOAT, *BASELINE), int8=partly, full=fully)
     cause = next(cause for cause in found if cause["kind"] == "float-layers")
@@ -143,6 +143,12 @@ def test_layers_left_in_floating_point_are_held_against_the_variant_that_runs_th
     assert cause["cause"].endswith("than in integers in full")
     assert cause["layer"] == "", "no single layer is to blame"
     assert cause["microseconds"] == pytest.approx(52 + 254 + 60 - 60 - 109 - 20, abs=3)
+
+
+def test_a_copy_of_fp32_has_left_no_layers_in_floating_point(original):
+    """It would read as if it were slower than itself."""
+    copy, fully = times(FLOAT, *BASELINE, seed=1), times(INTEGER, 8, 60, 21, 109, 20, 3, seed=2)
+    assert find(original, fp32=times(FLOAT, *BASELINE), int8=copy, full=fully) == []
 
 
 def test_what_is_less_than_a_fiftieth_of_the_call_is_not_worth_a_sentence(original):

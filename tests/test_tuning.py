@@ -104,6 +104,25 @@ def test_a_tuned_file_that_may_saturate_is_warned_of_as_any_other(root, monkeypa
     assert tuned_recipe(["net"], "avx512_vnni") == tuned_recipe(["another"], "avx2") == {}
 
 
+def test_one_is_not_said_as_many():
+    points = METRICS["points"] | {"tried": 5, "behind": 1, "failed": 1, "not_reached": 1}
+    text = searched(METRICS | {"points": points})
+    assert "1 was behind," in text and "1 does not work, 1 was not reached in the time." in text
+
+
+@pytest.mark.parametrize(
+    ("times", "title"),
+    [
+        ([1.2], "net: the only int8 file is not faster than fp32: tuned is a copy of fp32"),
+        ([1.2, 1.3], "net: none of 2 int8 files is faster than fp32: tuned is a copy of fp32"),
+        ([0.9, 1.3], "net: 1 of 2 int8 files is faster than fp32, not for certain and with its accuracy: tuned is a copy of fp32"),
+        ([0.9, 0.8], "net: 2 of 2 int8 files are faster than fp32, none of them for certain and with its accuracy: tuned is a copy of fp32"),
+    ],
+)  # fmt: skip
+def test_the_title_of_a_search_that_found_nothing_says_no_more_than_that(times, title):
+    assert title_of("net", [{"time": time} for time in times], METRICS | {"chosen": "fp32"}) == title
+
+
 def test_a_search_on_a_busy_machine_says_so():
     assert "disturbed" not in taken(GIVEN)
     assert taken(GIVEN | {"other_work_percent": 41.7}).endswith(" took 42 % of the CPU time meanwhile.")

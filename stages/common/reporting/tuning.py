@@ -48,12 +48,13 @@ def tuning_section(root, model, batch):
 def searched(metrics):
     """Return what was tried and what became of it."""
     points = metrics["points"]
+    were = {key: "was" if count == 1 else "were" for key, count in points.items()}
     parts = {
-        "behind": "were behind",
+        "behind": f"{were['behind']} behind",
         "inaccurate": f"may lose more than {metrics['max_drop']:g} points of {'accuracy' if metrics['labelled'] else 'agreement'}",
         "same_file": "gave the same file as another",
-        "failed": "do not work",
-        "not_reached": "were not reached in the time",
+        "failed": "does not work" if points["failed"] == 1 else "do not work",
+        "not_reached": f"{were['not_reached']} not reached in the time",
     }
     rest = [f"{points[key]} {words}" for key, words in parts.items() if points[key]]
     goal = GOALS[metrics["objective"]]
