@@ -4,7 +4,7 @@ How to read it. A dot is a recipe, left of the line at 1 it is faster than fp32,
 joins those that no other beats in both. Blue dots keep the accuracy on the validation images, vermilion ones may not,
 open ones were too slow to be asked. The star is what `tuned` is. On the right are those whose predictions were compared,
 by the change of their accuracy: the bar ends where its 95 % interval does, and has to end above the dashed line.
-A square was written by hand.
+A square was written by hand. Where params.yaml gives the recipe, there is no other dot.
 
     python -m stages.plot_tune cnn metrics/tune/cnn.json plots/tune/cnn.csv plots/tune/cnn.png
 """
@@ -118,13 +118,17 @@ def _legend(figure):
 
 
 def title_of(model, points, metrics):
-    """Return what is seen: how many recipes are faster than fp32, and what was taken."""
+    """Return what is seen: how many recipes are faster than fp32, and what was taken or given."""
     faster = sum(point["time"] < 1 for point in points)
     seen = f"{model}: {faster} of {len(points)} int8 files are faster than fp32"
+    if "given" in metrics:
+        seen = f"{model}: nothing was searched, params.yaml gives the recipe"
+    if metrics["chosen"] == "fp32" and "given" in metrics:
+        return f"{seen}, which is fp32: tuned is a copy of it"
     if metrics["chosen"] == "fp32":
         return f"{seen}; none of them for certain and with its accuracy, so that tuned is a copy of fp32"
     low, high = 1 / metrics["speedup_high"], 1 / metrics["speedup_low"]
-    return f"{seen}; tuned takes {1 / metrics['speedup']:.3f} of its time (95 % interval {low:.3f} to {high:.3f})"
+    return f"{seen}; tuned takes {1 / metrics['speedup']:.3f} of fp32's time (95 % interval {low:.3f} to {high:.3f})"
 
 
 def main(model, metrics_path, points_path, figure_path):

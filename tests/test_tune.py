@@ -16,11 +16,12 @@ from small_models import U8S8, images_for, save_plain
 from stages import build_tuned, calibrate_quantize, plot_tune, tune
 from stages.common import machine_lock
 from stages.common.preprocessing import preprocess
-from stages.common.reporting.tuning import found
+from stages.common.reporting.tuning import found, taken
 from stages.common.search import race, screening, search, session_options
 from stages.common.search.points import HAND_WRITTEN, SEARCHED, Point
 from stages.common.search.validation import draw_validation
 from stages.common.session.runtime import predict_images
+from stages.common.tuned_recipe import read_recipe
 from stages.common.workspace import UserError
 
 SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}
@@ -81,7 +82,7 @@ def test_every_point_has_an_outcome_and_what_was_dropped_a_reason(workspace):
     assert [row["point"] for row in rows[:2]] == list(BY_HAND)
     assert {json.loads(row["recipe"])["calibrate"]["images"] for row in rows} == {50, 80}
     assert metrics["seconds"] < 2 * PLAN["seconds"]
-    recipe = yaml.safe_load(Path("recipe.yaml").read_text())["tuned-small"]
+    recipe = read_recipe("recipe.yaml")
     assert recipe == "fp32" if metrics["chosen"] == "fp32" else recipe in [json.loads(row["recipe"]) for row in rows]
     plot_tune.main("small", "metrics.json", "points.csv", "points.png")
     assert Path("points.png").read_bytes().startswith(b"\x89PNG")
@@ -131,14 +132,83 @@ def test_the_recipe_is_reproduced_byte_for_byte_by_build_tuned_and_as_a_variant_
     )
     builder.build(point)
     assert point.recipe == recipe
-    Path("recipe.yaml").write_text(tune.recipe_text("small", point))
+    Path("recipe.yaml").write_text(tune.recipe_text("small", point, given=None))
     for again in ("tuned", "again"):
         build_tuned.main("small", "recipe.yaml", *FILES[:3], f"{again}.onnx", f"{again}.json")
-    workspace(recipes=yaml.safe_load(Path("recipe.yaml").read_text()))
+    workspace(recipes={"tuned-small": read_recipe("recipe.yaml")})
     calibrate_quantize.main("small", "tuned-small", *FILES[1:3], "pasted.onnx", "pasted.json")
     files = [Path(name).read_bytes() for name in ("tuned.onnx", "again.onnx", "pasted.onnx", point.path)]
     assert len(set(files)) == 1
     assert len({Path(name).read_text() for name in ("tuned.json", "again.json", "pasted.json")}) == 1
+
+
+def paste(entry):
+    """Put lines behind the name of the model in the section `tune` of params.yaml, as a user does."""
+    before, rest = Path("params.yaml").read_text().split("tune:\n  small:\n")
+    Path("params.yaml").write_text(f"{before}tune:\n  small:\n{entry}{rest}")
+
+
+def test_what_a_search_prints_makes_its_file_again_when_it_is_pasted_and_nothing_is_searched(workspace, monkeypatch):
+    """Whatever becomes of the calibration settings that other recipes share."""
+    monkeypatch.setattr(search, "OPTIONS_SHARE", 0.0)
+    workspace(seconds=1.0, objective="size")  # by which fp32 is never taken
+    assert run()[0]["chosen"] not in ("fp32", "given")
+    build_tuned.main("small", "recipe.yaml", *FILES[:3], "tuned.onnx", "tuned.json")
+    printed = Path("recipe.yaml").read_text()
+    monkeypatch.setitem(globals(), "CALIBRATE", {"seed": 9, "images": 70, "batch_size": 7, "method": "Percentile", "percentile": 99.0})  # fmt: skip
+    workspace(seconds=1.0)
+    paste(printed)
+    metrics, [row] = run()
+    assert (metrics["given"], metrics["chosen"], metrics["points"]["tried"]) == (1, "given", 1)
+    assert (row["point"], row["origin"], row["outcome"]) == ("given", "given", "chosen")
+    assert metrics["rounds"] >= race.FEWEST_ROUNDS and metrics["speedup_low"] < metrics["speedup"]
+    assert float(row["time_ratio"]) == pytest.approx(1 / metrics["speedup"], abs=1e-4)
+    build_tuned.main("small", "recipe.yaml", *FILES[:3], "again.onnx", "again.json")
+    for made, again in (("tuned.onnx", "again.onnx"), ("tuned.json", "again.json")):
+        assert Path(made).read_bytes() == Path(again).read_bytes()
+    plot_tune.main("small", "metrics.json", "points.csv", "points.png")
+
+
+def test_a_given_recipe_is_kept_though_a_search_would_not_take_it_and_that_is_said(workspace, monkeypatch, capsys):
+    """It takes what it does not say of its calibration from the shared settings, and is written with all of them."""
+    monkeypatch.setattr(search, "OPTIONS_SHARE", 0.0)
+    workspace(seconds=1.0, max_drop=0.0, recipe=SLOW | {"calibrate": {"images": 30}})
+    metrics, [row] = run()
+    assert metrics["chosen"] == "given" and row["outcome"] == "chosen"
+    assert "best_hand_written" not in metrics and metrics["validation"]["images"] > 0
+    printed = capsys.readouterr().out
+    against = "it is not faster than fp32 for certain and it may lose more than 0 points of accuracy"
+    assert "small: nothing searched, `tune.small.recipe` is given: 0." in printed
+    assert f"warning: `tune.small.recipe` is kept, although {against}" in printed
+    assert taken(metrics).endswith(f" It is kept, although {against}.")
+    settings = CALIBRATE | {"images": 30, "symmetric": False, "moving_average": False}
+    assert read_recipe("recipe.yaml") == SLOW | {"calibrate": settings}
+
+
+def test_fp32_can_be_given(workspace, monkeypatch, capsys):
+    monkeypatch.setattr(search, "OPTIONS_SHARE", 0.0)
+    workspace(seconds=1.0, recipe="fp32")
+    metrics, rows = run()
+    assert (metrics["given"], metrics["chosen"], rows) == (1, "fp32", [])
+    assert "small: nothing searched, `tune.small.recipe` is given: tuned is a copy of fp32" in capsys.readouterr().out
+    assert read_recipe("recipe.yaml") == "fp32"
+    plot_tune.main("small", "metrics.json", "points.csv", "points.png")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "sentence"),
+    [
+        (U8S8 | {"nodes_to_exclude": ["conv_9"]}, "cannot be used: nodes_to_exclude names 'conv_9', which is no node of"),
+        (SLOW | {"weight_type": "QUInt8"}, "does not work: "),  # no kernel: preflight refuses it
+    ],
+)  # fmt: skip
+def test_a_given_recipe_that_does_not_work_is_an_error_that_leaves_no_output(workspace, recipe, sentence):
+    for name in OUTPUTS:
+        Path(name).unlink(missing_ok=True)
+    workspace(recipe=recipe)
+    with pytest.raises(UserError, match=f"^the recipe given under `tune` {sentence}"):
+        run()
+    assert not [name for name in OUTPUTS if Path(name).exists()]
 
 
 def test_where_all_that_can_be_tried_is_slower_the_answer_is_fp32_itself(workspace, monkeypatch, capsys):

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from stages.common.reporting.tuning import found, recipe_entry, searched, tuning_section
-from stages.plot_tune import front
+from stages.common.tuned_recipe import doubts
+from stages.plot_tune import front, title_of
 from stages.report import tuned_recipe
 
 METRICS = {
@@ -54,9 +55,38 @@ def test_the_section_says_what_was_searched_what_won_why_and_what_holds_it_back(
 
 
 def test_the_recipe_of_the_chosen_point_is_an_entry_for_params_yaml(root):
-    assert recipe_entry(root / "plots/tune/net.csv", "net") == (
-        "tuned-net:\n  quant_format: QDQ\n  nodes_to_exclude:\n  - conv\n"
+    assert recipe_entry(root / "plots/tune/net.csv") == (
+        "    recipe:\n      quant_format: QDQ\n      nodes_to_exclude:\n      - conv\n"
     )
+
+
+GIVEN = {key: METRICS[key] for key in METRICS if key not in ("over_hand_written", "best_hand_written")}
+GIVEN |= {"given": 1, "chosen": "given"}
+
+
+def test_a_recipe_that_was_given_is_not_said_to_be_found(root):
+    (root / "metrics/tune/net.json").write_text(json.dumps({"net": GIVEN}))
+    section = tuning_section(root, "net", 8)
+    assert section["title"] == section["shown"] == "The recipe that was given"
+    assert section["sentences"][:2] == [
+        "The recipe of `tuned` is given in params.yaml (`tune.net.recipe`), so that nothing was searched.",
+        "`tuned` is 3.8x smaller than fp32, 1.68x as fast (1.67 to 1.69) at batch 1; on 5,000 validation images its accuracy changes by +0.06 points (-0.08 to +0.20).",
+    ]
+    assert len(section["sentences"]) == 4  # and where its time goes, and the speed of arithmetic
+    title = "net: nothing was searched, params.yaml gives the recipe"
+    assert title_of("net", [], GIVEN) == f"{title}; tuned takes 0.595 of fp32's time (95 % interval 0.592 to 0.599)"
+    assert title_of("net", [], GIVEN | {"chosen": "fp32"}) == f"{title}, which is fp32: tuned is a copy of it"
+
+
+def test_what_a_search_would_have_turned_a_given_recipe_down_for_is_said():
+    slow, lossy = {"speedup_low": 0.99}, {"validation": GIVEN["validation"] | {"change_low": -0.0051}}
+    assert doubts(GIVEN) == doubts(METRICS | slow | lossy) == doubts(GIVEN | slow | {"chosen": "fp32"}) == []
+    assert doubts(GIVEN | slow) == ["it is not faster than fp32 for certain"]
+    assert doubts(GIVEN | lossy) == ["it may lose more than 0.5 points of accuracy"]
+    assert doubts(GIVEN | lossy | {"labelled": 0}) == ["it may lose more than 0.5 points of agreement with fp32"]
+    assert doubts(GIVEN | slow | {"objective": "size"}) == []
+    large = {"objective": "size", "size_bytes": GIVEN["fp32_size_bytes"]}
+    assert doubts(GIVEN | large) == ["it is no smaller than fp32"]
 
 
 def test_a_tuned_file_that_may_saturate_is_warned_of_as_any_other(root, monkeypatch):

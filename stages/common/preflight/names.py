@@ -58,7 +58,7 @@ def explained(params):
     """Yield whether the variant that is taken apart layer by layer is no static recipe."""
     name, recipes = params["explain"]["layers_of"], params["calibrate_quantize"]
     if name == TUNED:
-        yield "`explain.layers_of` is `tuned`, which the next search may change: paste its recipe under `calibrate_quantize` and name that"
+        yield "`explain.layers_of` is `tuned`, which is another recipe for every model: name one of `calibrate_quantize`, where it can be pasted if it fits them all"
     elif name not in recipes:
         yield f"`explain.layers_of` is `{name}`, which is no static recipe: {nearest(name, recipes)}"
 

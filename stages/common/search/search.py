@@ -15,11 +15,12 @@ from stages.common.machine_lock import machine_lock
 from stages.common.search.clock import SearchClock
 from stages.common.search.decision import Accuracy, decide, first_that_holds, repairs
 from stages.common.search.matrix_products import measure_products, operations_per_image
-from stages.common.search.points import CHOSEN, HAND_WRITTEN, NOT_REACHED, OUTCOMES, TIED, Builder
-from stages.common.search.race import field_of, race, speedup, timed_rounds
+from stages.common.search.points import CHOSEN, HAND_WRITTEN, TIED, Builder
+from stages.common.search.race import field_of, race, timed_rounds
 from stages.common.search.screening import Screening, explore, slower_in_integers
 from stages.common.search.session_options import measure_options
 from stages.common.search.space import Space
+from stages.common.search.summary import final_speeds, reached_gops, summary
 from stages.common.search.validation import Validation, draw_validation
 from stages.common.workspace import scratch_folder
 
@@ -57,14 +58,10 @@ class Search:
         with machine_lock(), scratch_folder(Path(self.preprocessed_path).parent, "tune") as self.folder:
             start = CpuSeconds.now()
             self.clock = SearchClock(self.plan["seconds"])
-            self.screen()
+            self.open_screening()
+            self.explore()
             self.open_validation()
-            hand = best_by_hand(self.screening, self.accuracy, self.clock)
-            field = field_of(self.screening)
-            if field and not self.by_size:
-                field = race(field, self.fp32_path, self.values, clock=self.clock, threads=self.threads)
-            until = {"clock": self.clock, "until": ACCURACY_UNTIL}
-            winner = first_that_holds(field, self.accuracy.holds, repair=self.repaired, rank=self.rank, **until)
+            winner, hand = self.best()
             self.choose(winner, hand)
             self.compare_for_the_reader()
             self.metrics |= measure_products(self.folder, threads=self.threads)
@@ -80,17 +77,23 @@ class Search:
         """All points in the order in which they were tried."""
         return self.screening.points
 
-    def screen(self):
-        """Time everything that is worth it a little."""
+    def open_screening(self):
+        """Get ready to make files and to time them, and see that images are left to judge them by."""
         available = len(load_images(self.images_path))
         self.builder = Builder(
             self.preprocessed_path, self.images_path, available, self.scaling, self.shared, self.folder
         )
-        recipes = ({}, *self.hand_written.values())
-        self.taken = np.unique(np.concatenate([self.builder.indices(recipe) for recipe in recipes]))
+        self.taken = np.unique(np.concatenate([self.builder.indices(recipe) for recipe in self.calibrated()]))
         draw_validation(seed=0, images=1, available=available, taken=self.taken)  # before any work: is one left?
         timed = {"threads": self.threads, "clock": self.clock}
         self.screening = Screening(self.builder, self.fp32_path, self.values, by_size=self.by_size, **timed)
+
+    def calibrated(self):
+        """Return recipes that have all calibration images of the search: those of the shared settings, and the others'."""
+        return [{}, *self.hand_written.values()]
+
+    def explore(self):
+        """Time everything that is worth it a little."""
 
         def find_slower(point):
             files = (self.fp32_path, self.space, self.values, self.folder)
@@ -120,6 +123,15 @@ class Search:
         self.accuracy = Accuracy(self.validation.compare_file, limit / 100)
         self.metrics["labelled"] = int(self.validation.labelled)
 
+    def best(self):
+        """Return the fastest point whose accuracy holds and the best hand-written one; None where there is none."""
+        hand = best_by_hand(self.screening, self.accuracy, self.clock)
+        field = field_of(self.screening)
+        if field and not self.by_size:
+            field = race(field, self.fp32_path, self.values, clock=self.clock, threads=self.threads)
+        until = {"clock": self.clock, "until": ACCURACY_UNTIL}
+        return first_that_holds(field, self.accuracy.holds, repair=self.repaired, rank=self.rank, **until), hand
+
     def rank(self, point):
         """Return what points are ordered by when they are asked for their accuracy: smaller is better."""
         if self.by_size:
@@ -148,12 +160,16 @@ class Search:
             compared, self.fp32_path, self.values,
             seconds=max(self.clock.left(), 0.0), threads=self.threads, seed=self.plan["seed"] + LAST_SEED,
         )  # fmt: skip
-        kept = hand if hand and self.accuracy.holds(hand) else None
-        self.chosen = decide(winner, kept, medians, by_size=self.by_size)
+        self.chosen = self.decide(winner, hand, medians)
         if self.chosen:
             self.chosen.outcome, self.chosen.reason = CHOSEN, ""
         self.metrics |= final_speeds(self.chosen, hand, medians)
         self.metrics |= reached_gops(operations_per_image(self.model), self.batch, medians, self.chosen)
+
+    def decide(self, winner, hand, medians):
+        """Return the point to take; None is fp32 itself."""
+        kept = hand if hand and self.accuracy.holds(hand) else None
+        return decide(winner, kept, medians, by_size=self.by_size)
 
     def compare_for_the_reader(self):
         """Compare the predictions of what came close, too, in the time that is left: for the figure."""
@@ -191,41 +207,3 @@ def best_by_hand(screening, accuracy, clock):
         if (place == 0 or clock.left(HAND_WRITTEN_UNTIL) > 0) and accuracy.holds(point):
             return point
     return works[0] if works else None
-
-
-def final_speeds(chosen, hand, medians):
-    """Return {speedup...: over fp32, rounds, over_hand_written: {speedup...}}; the last only if another was chosen."""
-    if chosen is None:
-        return {}
-    keys = ("speedup", "speedup_low", "speedup_high")
-    found = dict(zip(keys, speedup(medians, "fp32", chosen.name), strict=True))
-    found["rounds"] = len(medians["fp32"])
-    if hand is not None and hand is not chosen:
-        found["over_hand_written"] = dict(zip(keys, speedup(medians, hand.name, chosen.name), strict=True))
-    return found
-
-
-def summary(points, chosen, hand):
-    """Return what was tried and what came of it: counts, names, size and the accuracy on the validation images."""
-    counts = {"tried": sum(point.outcome != NOT_REACHED for point in points)}
-    counts |= {outcome.replace("-", "_"): sum(point.outcome == outcome for point in points) for outcome in OUTCOMES[1:]}
-    found = {"chosen": (chosen.name if chosen else "fp32")[:40], "points": counts}
-    if hand:
-        found["best_hand_written"] = {
-            "name": hand.name[:40],
-            "accuracy_change": hand.judged["accuracy_change"],
-            "change_low": hand.judged["change_low"],
-        }
-    if chosen:
-        keys = ("images", "accuracy", "accuracy_change", "change_low", "change_high", "changed")
-        found |= {"size_bytes": chosen.size_bytes, "validation": {key: chosen.judged[key] for key in keys}}
-    return found
-
-
-def reached_gops(operations, batch, medians, chosen):
-    """Return what fp32 and the chosen file reach in the last rounds, in billions of operations a second."""
-    if operations is None:
-        return {}
-    files = {"fp32_gops": "fp32"} | ({"tuned_gops": chosen.name} if chosen else {})
-    # operations a nanosecond are billions a second
-    return {key: round(operations * batch / float(np.median(medians[name])), 2) for key, name in files.items()}
