@@ -320,6 +320,14 @@ def test_the_names_of_what_the_pipeline_makes_itself_are_reserved(refused, param
     )
 
 
+def test_the_names_that_the_search_gives_to_what_it_tries_are_reserved(refused, params):
+    params["variants"].append("searched-01")
+    recipe = params["calibrate_quantize"]["static-u8s8"]
+    assert refused({"calibrate_quantize.searched-01": recipe}) == (
+        "error: params.yaml: a recipe is named `searched-01`: names that begin with `searched-` are those of what `tune` tries: rename it."
+    )
+
+
 def test_a_search_and_its_variant_belong_together(refused, params):
     """`tuned` is made for all models or for none, because every variant is."""
     models = list(params["models"])

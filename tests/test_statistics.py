@@ -6,6 +6,7 @@ from scipy import stats
 
 from stages.common.statistics.intervals import accuracy_change_interval, mcnemar_p, ratio_interval, wilson_interval
 from stages.common.statistics.multiple import ratio_p
+from stages.common.statistics.paired import compare, least_change
 
 # (both right, lost, gained, both wrong), limits of the change as printed.
 PUBLISHED = [
@@ -16,13 +17,13 @@ PUBLISHED = [
 ]
 
 
-def newcombe(both_right, lost, gained, both_wrong):
+def newcombe(both_right, lost, gained, both_wrong, confidence=0.95):
     """Newcombe's method 10 a second time, from raw pairs, NumPy's correlation and SciPy's Wilson interval."""
     counts = [both_right, lost, gained, both_wrong]
     before, after = np.repeat([[1, 1, 0, 0], [1, 0, 1, 0]], counts, axis=1)
     n, d = len(before), after.mean() - before.mean()
-    l1, u1 = stats.binomtest(int(after.sum()), n).proportion_ci(method="wilson")
-    l2, u2 = stats.binomtest(int(before.sum()), n).proportion_ci(method="wilson")
+    l1, u1 = stats.binomtest(int(after.sum()), n).proportion_ci(confidence, method="wilson")
+    l2, u2 = stats.binomtest(int(before.sum()), n).proportion_ci(confidence, method="wilson")
     phi = np.corrcoef(before, after)[0, 1]
     shrink = n / 2 / (n * n * before.std() * after.std())  # continuity correction, on the scale of the correlation
     phi = max(phi - shrink, 0) if phi > 0 else phi
@@ -43,6 +44,7 @@ def test_the_interval_of_a_change_equals_an_independent_implementation():
     random = np.random.default_rng(0)
     for counts in random.integers(1, 60, (200, 4)).tolist():
         np.testing.assert_allclose(accuracy_change_interval(*counts), newcombe(*counts), atol=1e-12)
+        np.testing.assert_allclose(accuracy_change_interval(*counts, 0.999), newcombe(*counts, 0.999), atol=1e-12)
 
 
 @pytest.mark.parametrize("counts", [(9000, 0, 0, 1000), (10_000, 0, 0, 0), (0, 10, 0, 0), (0, 0, 10, 0), (0, 0, 0, 1)])
@@ -55,6 +57,23 @@ def test_wilson_is_scipy_s():
     for successes, trials in ((0, 10), (3, 10), (10, 10), (9012, 10_000)):
         expected = stats.binomtest(successes, trials).proportion_ci(method="wilson")
         np.testing.assert_allclose(wilson_interval(successes, trials), expected, atol=1e-12)
+        expected = stats.binomtest(successes, trials).proportion_ci(0.999, method="wilson")
+        np.testing.assert_allclose(wilson_interval(successes, trials, 0.999), expected, atol=1e-12)
+
+
+def test_the_limit_of_a_comparison_is_that_of_its_interval_at_the_confidence_asked_for():
+    """Without labels what fp32 predicts stands for them, and the change is the loss of agreement: Wilson's."""
+    random = np.random.default_rng(0)
+    logits, noise, labels = *random.normal(size=(2, 700, 4)), random.integers(0, 4, 700)
+    judged = compare(logits + noise / 9, logits, labels)
+    counts = [judged["lost"], judged["gained"]]
+    counts = [round(700 * judged["accuracy"]) - counts[1], *counts, 0]
+    counts[3] = 700 - sum(counts)
+    assert least_change(judged, 0.025) == pytest.approx(judged["change_low"], abs=1e-12)
+    assert least_change(judged, 0.001) == pytest.approx(newcombe(*counts, 0.998)[1], abs=1e-12)
+    agreement = compare(logits + noise / 9, logits, logits.argmax(1))
+    low = stats.binomtest(700 - agreement["changed"], 700).proportion_ci(0.998, method="wilson").low
+    assert least_change(agreement, 0.001) == pytest.approx(low - 1, abs=1e-12)
 
 
 def test_forty_lost_and_twenty_seven_gained_are_not_significant():

@@ -8,17 +8,17 @@ import numpy as np
 CONFIDENCE = 0.95
 
 
-def accuracy_change_interval(both_right, lost, gained, both_wrong):
+def accuracy_change_interval(both_right, lost, gained, both_wrong, confidence=CONFIDENCE):
     """Return (change, low, high) of a proportion measured twice on the same images: (gained - lost) / images.
 
     Newcombe's square-and-add interval for paired proportions, his method 10 (Statistics in Medicine 17, 1998,
-    2635-2650), at 95 %. It stays within [-1, 1] and is not empty when nothing changed.
+    2635-2650). It stays within [-1, 1] and is not empty when nothing changed.
     """
     images = both_right + lost + gained + both_wrong
     before, after = both_right + lost, both_right + gained
     change = (after - before) / images
-    low_1, high_1 = wilson_interval(after, images)
-    low_2, high_2 = wilson_interval(before, images)
+    low_1, high_1 = wilson_interval(after, images, confidence)
+    low_2, high_2 = wilson_interval(before, images, confidence)
     down_1, up_1 = after / images - low_1, high_1 - after / images
     down_2, up_2 = before / images - low_2, high_2 - before / images
     phi = _phi(both_right, lost, gained, both_wrong)
@@ -39,9 +39,9 @@ def _phi(both_right, lost, gained, both_wrong):
     return cross / math.sqrt(margins)
 
 
-def wilson_interval(successes, trials):
-    """Return Wilson's 95 % interval of a proportion (no continuity correction)."""
-    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
+def wilson_interval(successes, trials, confidence=CONFIDENCE):
+    """Return Wilson's interval of a proportion (no continuity correction)."""
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     centre = (successes + z * z / 2) / (trials + z * z)
     half = z * math.sqrt(successes * (trials - successes) / trials + z * z / 4) / (trials + z * z)
     return max(0.0, centre - half), min(1.0, centre + half)
