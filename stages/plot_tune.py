@@ -59,7 +59,7 @@ def front(points):
 def ticks(points):
     """Return the ticks of the axis of time, which fp32's 1 is always on."""
     times = [1.0, *(point["time"] for point in points)]
-    return FINE_TICKS if max(times) < 2 * min(times) else TICKS
+    return FINE_TICKS if points and max(times) < 2 * min(times) else TICKS
 
 
 def draw_figure(model, points, metrics):
@@ -90,6 +90,8 @@ def draw_figure(model, points, metrics):
     for axes in (sizes, changes):
         axes.axvline(1, color="black", lw=0.8)
         axes.set_xscale("log")
+        if not points:  # of fp32 alone matplotlib makes no limits
+            axes.set_xlim(0.5, 2)
         axes.xaxis.set_major_locator(FixedLocator(ticks(points)))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())

@@ -193,7 +193,7 @@ def section(options, chosen="searched-01"):
 def test_the_report_says_what_an_option_would_bring_and_to_which_file():
     found = section(OPTIONS)
     assert found["sentence"] == (
-        "No file here needs a session option. Apart from the search `tune` tried 2 of them, each alone against the default "
+        "No file here needs a session option. Apart from the recipe, `tune` tried 2 of them, each alone against the default "
         "session (20 rounds at batch 1, Holm's correction): `session.disable_prepacking=1` makes `fp32` 1.05x as fast (1.03 to 1.07)."
     )
     assert [[cell.text for cell in row.values()] for row in found["rows"]] == [

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from stages.common.reporting.tuning import found, recipe_entry, searched, tuning_section
+from stages.common.reporting.tuning import found, recipe_entry, searched, taken, tuning_section
 from stages.common.search.points import OUTCOMES
 from stages.common.tuned_recipe import doubts
-from stages.plot_tune import front, title_of
+from stages.plot_tune import draw_figure, front, title_of
 from stages.report import tuned_recipe
 
 METRICS = {
@@ -80,6 +80,13 @@ def test_a_recipe_that_was_given_is_not_said_to_be_found(root):
     assert title_of("net", [], GIVEN | {"chosen": "fp32"}) == f"{title}, which is fp32: tuned is a copy of it"
 
 
+def test_fp32_alone_lies_within_the_figure():
+    """It is the only point where fp32 is given, and matplotlib finds no limits around one on a logarithmic axis."""
+    for axes in draw_figure("net", [], GIVEN | {"chosen": "fp32"}).axes:
+        low, high = axes.get_xlim()
+        assert low < 1 < high
+
+
 def test_what_a_search_would_have_turned_a_given_recipe_down_for_is_said():
     slow, lossy = {"speedup_low": 0.99}, {"validation": GIVEN["validation"] | {"change_low": -0.0051}}
     assert doubts(GIVEN) == doubts(METRICS | slow | lossy) == doubts(GIVEN | slow | {"chosen": "fp32"}) == []
@@ -116,9 +123,11 @@ def test_a_hand_written_recipe_is_said_to_hold_by_the_limit_that_it_was_judged_b
 
 
 def test_a_search_on_a_busy_machine_says_so():
+    assert "disturbed" not in taken(GIVEN)
+    assert taken(GIVEN | {"other_work_percent": 41.7}).endswith(" took 42 % of the CPU time meanwhile.")
     assert searched(METRICS).endswith("2 with the same file as another.")
     assert searched(METRICS | {"other_work_percent": 41.7}).endswith(
-        " It was disturbed: other processes took 42 % of the CPU time meanwhile."
+        " The measurement was disturbed: other processes took 42 % of the CPU time meanwhile."
     )
 
 

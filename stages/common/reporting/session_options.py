@@ -57,6 +57,6 @@ def _sentence(results, rounds, batch):
     ]
     found = " and ".join([*filter(None, [", ".join(gains[:-1])]), *gains[-1:]])
     return (
-        f"No file here needs a session option. Apart from the search `tune` tried {len(results)} of them, each alone against "
+        f"No file here needs a session option. Apart from the recipe, `tune` tried {len(results)} of them, each alone against "
         f"the default session ({rounds} rounds at batch {batch}, Holm's correction): {found or 'none makes a file faster for certain'}."
     )

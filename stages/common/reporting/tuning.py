@@ -61,8 +61,12 @@ def searched(metrics):
     rest = ", ".join(f"{counts[key]} {words}" for key, words in parts.items() if counts[key])
     missed = f"; {points['not_reached']} more could not be reached in the time" if points["not_reached"] else ""
     goal = GOALS[metrics["objective"]]
-    busy = "".join(f" It was disturbed: {disturbance}." for disturbance in disturbances(metrics))
-    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {rest}{missed}.{busy}"
+    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {rest}{missed}.{disturbed(metrics)}"
+
+
+def disturbed(metrics):
+    """Return what disturbed the measurement, as sentences that follow another; nothing if nothing did."""
+    return "".join(f" The measurement was disturbed: {disturbance}." for disturbance in disturbances(metrics))
 
 
 def found(metrics):
@@ -108,7 +112,7 @@ def taken(metrics):
     speed, accuracy = measured(metrics)
     against = doubts(metrics)
     kept = f" It is kept, although {' and '.join(against)}." if against else ""
-    return f"`tuned` is {speed} at batch {metrics['batch']}; {accuracy}.{kept}"
+    return f"`tuned` is {speed} at batch {metrics['batch']}; {accuracy}.{kept}{disturbed(metrics)}"
 
 
 def saved(table, metrics, batch):
