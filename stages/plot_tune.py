@@ -4,7 +4,8 @@ How to read it. A dot is a recipe, left of the line at 1 it is faster than fp32,
 joins those that no other beats in both. Blue dots keep the accuracy on the validation images, vermilion ones may not,
 open ones were too slow to be asked. The star is what `tuned` is. On the right are those whose predictions were compared,
 by the change of their accuracy: the bar ends where its 95 % interval does, and has to end above the dashed line. A
-vermilion bar that does is of a point that was asked late, and had to show more than 97.5 % confidence; the table says it.
+vermilion bar that does is of a point that was asked among others, and had to show it with more confidence, as the table
+says.
 A square was written by hand. Where params.yaml gives the recipe, there is no other dot.
 
     python -m stages.plot_tune cnn metrics/tune/cnn.json plots/tune/cnn.csv plots/tune/cnn.png

@@ -4,11 +4,16 @@ import time
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
-from stages.common.statistics.intervals import accuracy_change_interval, mcnemar_p, ratio_interval, wilson_interval
+from stages.common.statistics.intervals import (
+    accuracy_change_interval,
+    least_change,
+    mcnemar_p,
+    ratio_interval,
+    wilson_interval,
+)
 from stages.common.statistics.multiple import ratio_p
-from stages.common.statistics.paired import compare, least_change
 from stages.tools.check_benchmark import allowed_alarms
 
 # (both right, lost, gained, both wrong), limits of the change as printed.
@@ -20,13 +25,13 @@ PUBLISHED = [
 ]
 
 
-def newcombe(both_right, lost, gained, both_wrong, confidence=0.95):
+def newcombe(both_right, lost, gained, both_wrong):
     """Newcombe's method 10 a second time, from raw pairs, NumPy's correlation and SciPy's Wilson interval."""
     counts = [both_right, lost, gained, both_wrong]
     before, after = np.repeat([[1, 1, 0, 0], [1, 0, 1, 0]], counts, axis=1)
     n, d = len(before), after.mean() - before.mean()
-    l1, u1 = stats.binomtest(int(after.sum()), n).proportion_ci(confidence, method="wilson")
-    l2, u2 = stats.binomtest(int(before.sum()), n).proportion_ci(confidence, method="wilson")
+    l1, u1 = stats.binomtest(int(after.sum()), n).proportion_ci(method="wilson")
+    l2, u2 = stats.binomtest(int(before.sum()), n).proportion_ci(method="wilson")
     phi = np.corrcoef(before, after)[0, 1]
     shrink = n / 2 / (n * n * before.std() * after.std())  # continuity correction, on the scale of the correlation
     phi = max(phi - shrink, 0) if phi > 0 else phi
@@ -47,7 +52,6 @@ def test_the_interval_of_a_change_equals_an_independent_implementation():
     random = np.random.default_rng(0)
     for counts in random.integers(1, 60, (200, 4)).tolist():
         np.testing.assert_allclose(accuracy_change_interval(*counts), newcombe(*counts), atol=1e-12)
-        np.testing.assert_allclose(accuracy_change_interval(*counts, 0.999), newcombe(*counts, 0.999), atol=1e-12)
 
 
 @pytest.mark.parametrize("counts", [(9000, 0, 0, 1000), (10_000, 0, 0, 0), (0, 10, 0, 0), (0, 0, 10, 0), (0, 0, 0, 1)])
@@ -60,23 +64,44 @@ def test_wilson_is_scipy_s():
     for successes, trials in ((0, 10), (3, 10), (10, 10), (9012, 10_000)):
         expected = stats.binomtest(successes, trials).proportion_ci(method="wilson")
         np.testing.assert_allclose(wilson_interval(successes, trials), expected, atol=1e-12)
-        expected = stats.binomtest(successes, trials).proportion_ci(0.999, method="wilson")
-        np.testing.assert_allclose(wilson_interval(successes, trials, 0.999), expected, atol=1e-12)
 
 
-def test_the_limit_of_a_comparison_is_that_of_its_interval_at_the_confidence_asked_for():
-    """Without labels what fp32 predicts stands for them, and the change is the loss of agreement: Wilson's."""
-    random = np.random.default_rng(0)
-    logits, noise, labels = *random.normal(size=(2, 700, 4)), random.integers(0, 4, 700)
-    judged = compare(logits + noise / 9, logits, labels)
-    counts = [judged["lost"], judged["gained"]]
-    counts = [round(700 * judged["accuracy"]) - counts[1], *counts, 0]
-    counts[3] = 700 - sum(counts)
-    assert least_change(judged, 0.025) == pytest.approx(judged["change_low"], abs=1e-12)
-    assert least_change(judged, 0.001) == pytest.approx(newcombe(*counts, 0.998)[1], abs=1e-12)
-    agreement = compare(logits + noise / 9, logits, logits.argmax(1))
-    low = stats.binomtest(700 - agreement["changed"], 700).proportion_ci(0.998, method="wilson").low
-    assert least_change(agreement, 0.001) == pytest.approx(low - 1, abs=1e-12)
+def test_the_least_change_is_the_published_limit_and_without_a_gain_wilson_s():
+    """The same data as above, by Tango's interval: Fagerland, Lydersen and Laake 2014. Losses and gains are each other's."""
+    assert (round(least_change(7, 1, 21, 0.025), 3), round(-least_change(1, 7, 21, 0.025), 3)) == (-0.517, -0.026)
+    for lost, images, chance in ((40, 5000, 0.0125), (0, 700, 0.001), (3, 20, 0.025)):
+        low = stats.binomtest(images - lost, images).proportion_ci(1 - 2 * chance, method="wilson").low
+        assert least_change(lost, 0, images, chance) == pytest.approx(low - 1, abs=1e-9)
+    assert least_change(5, 0, 5, 0.025) == -1
+
+
+def test_the_least_change_is_where_the_likeliest_variance_rejects():
+    """The likelihood of what was lost and gained is made largest numerically, for the change that the limit says."""
+    for lost, gained, images, chance in ((40, 13, 5000, 0.0125), (2, 9, 60, 0.003), (18, 1, 600, 0.025)):
+        low = least_change(lost, gained, images, chance)
+
+        def unlikely(share, low=low, lost=lost, gained=gained, images=images):
+            gains = share + low
+            return -(
+                lost * np.log(share) + gained * np.log(gains) + (images - lost - gained) * np.log1p(-share - gains)
+            )
+
+        share = optimize.minimize_scalar(unlikely, bounds=(max(0, -low) + 1e-9, 0.5), method="bounded", options={"xatol": 1e-12}).x  # fmt: skip
+        variance = (2 * share + low - low**2) / images
+        z = ((gained - lost) / images - low) / variance**0.5
+        assert stats.norm.sf(z) == pytest.approx(chance, rel=1e-4)
+
+
+def test_the_least_change_is_too_high_no_oftener_than_it_says():
+    """Newcombe's is: of 600 images, of which a dozen are lost and hardly one is gained, half as often again."""
+    random, images, drop, newcombe_s, tango_s = np.random.default_rng(0), 600, 0.02, 0, 0
+    for _ in range(4000):
+        right = random.binomial(images, 0.72)
+        lost, gained = random.binomial(right, (drop + 0.001) / 0.72), random.binomial(images - right, 0.001 / 0.28)
+        counts = right - lost, lost, gained, images - right - gained
+        newcombe_s += accuracy_change_interval(*counts)[1] >= -drop
+        tango_s += least_change(lost, gained, images, 0.025) >= -drop
+    assert tango_s / 4000 <= 0.025 < 0.03 < newcombe_s / 4000
 
 
 def test_forty_lost_and_twenty_seven_gained_are_not_significant():

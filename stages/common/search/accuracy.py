@@ -1,7 +1,7 @@
 """Whether it is shown that a point keeps its accuracy, though many points are asked and the first that does is taken."""
 
 from stages.common.search.points import FAILED, INACCURATE
-from stages.common.statistics.paired import least_change
+from stages.common.statistics.intervals import least_change
 from stages.common.workspace import UserError
 
 CHANCE = 0.025  # that any point is said to keep its accuracy, of all that are asked, and does not
@@ -12,7 +12,7 @@ class Accuracy:
 
     `compare_file(path)` is the paired comparison with fp32 on validation images. The more points are asked until one
     passes, the likelier is one that passes by luck. So the chance of that is spent: the first may take half of CHANCE,
-    the next a quarter, and so on, each by a confidence interval of its own, so that all together stay below CHANCE.
+    the next a quarter, and so on, each by a limit of its own confidence, so that all together stay below CHANCE.
     """
 
     def __init__(self, compare_file, max_drop):
@@ -36,10 +36,10 @@ class Accuracy:
 
     def _shown(self, point):
         chance = CHANCE / 2 ** (1 + len(self.answers))
-        low, change = 100 * least_change(point.judged, chance), 100 * point.judged["accuracy_change"]
-        point.shown_low = low / 100
-        if low >= -100 * self.max_drop:
+        point.shown_low = least_change(*(point.judged[key] for key in ("lost", "gained", "images")), chance)
+        if point.shown_low >= -self.max_drop:
             return True
+        change, low = 100 * point.judged["accuracy_change"], 100 * point.shown_low
         confidence = f"{100 * (1 - chance):.4g} % confidence, as number {1 + len(self.answers)} that was asked"
         point.drop(INACCURATE, f"accuracy {change:+.2f} points, and it could be {low:+.2f} ({confidence})")
         return False

@@ -34,7 +34,7 @@ COMPARISONS = 3  # predictions of int8 files that the share is planned for, besi
 FEWEST_IMAGES = 100
 CORE_WORTH = 0.75  # of a further core to predictions, carefully guessed
 PREDICTED_AT_ONCE = 32  # memory only; resnet18 at 224 needs 3 MB an image for one tensor
-LIKELY = 5  # predictions that may be lost in the long run where none of a sample is, by the interval of the first asked
+LIKELY = 5  # predictions that may be lost in the long run where none of a sample is, by the limit of the first asked
 LAST_SEED = 1000  # of the last rounds: none of the race
 
 

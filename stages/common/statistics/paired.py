@@ -45,16 +45,6 @@ def accuracy_change(predicted, expected, labels):
     }
 
 
-def least_change(judged, chance):
-    """Return the lower limit of a comparison's accuracy change that the true change lies below with a small `chance`.
-
-    `judged`: what `compare` returns for labels; with a chance of 0.025 it is `change_low`.
-    """
-    right, wrong = (round(share * judged["images"]) for share in (judged["accuracy"], 1 - judged["accuracy"]))
-    lost, gained = judged["lost"], judged["gained"]
-    return accuracy_change_interval(right - gained, lost, gained, wrong - lost, confidence=1 - 2 * chance)[1]
-
-
 def changed_table(logits, baseline, labels):
     """Return CHANGED_COLUMNS rows, one a changed prediction; the label is blank where `labels` is None."""
     predicted, expected = logits.argmax(1), baseline.argmax(1)
