@@ -11,8 +11,9 @@ class Accuracy:
     """Asks whether a point's accuracy holds: whether it is shown that no more than `max_drop` (a fraction) is lost.
 
     `compare_file(path)` is the paired comparison with fp32 on validation images. The more points are asked until one
-    passes, the likelier is one that passes by luck. So the chance of that is spent: the first may take half of CHANCE,
-    the next a quarter, and so on, each by a limit of its own confidence, so that all together stay below CHANCE.
+    passes, the likelier is one that passes by luck. So the chance of that is spent: the first may take a half of CHANCE,
+    the next a sixth, then a twelfth, and so on, each by a limit of its own confidence, so that all together stay below
+    CHANCE.
     """
 
     def __init__(self, compare_file, max_drop):
@@ -35,11 +36,12 @@ class Accuracy:
         return point.judged is not None
 
     def _shown(self, point):
-        chance = CHANCE / 2 ** (1 + len(self.answers))
+        place = 1 + len(self.answers)
+        chance = CHANCE / (place * (place + 1))  # all of which are CHANCE: 1 / (k (k + 1)) is 1 / k - 1 / (k + 1)
         point.shown_low = least_change(*(point.judged[key] for key in ("lost", "gained", "images")), chance)
         if point.shown_low >= -self.max_drop:
             return True
         change, low = 100 * point.judged["accuracy_change"], 100 * point.shown_low
-        confidence = f"{100 * (1 - chance):.4g} % confidence, as number {1 + len(self.answers)} that was asked"
+        confidence = f"{100 * (1 - chance):.5g} % confidence, as number {place} that was asked"
         point.drop(INACCURATE, f"accuracy {change:+.2f} points, and it could be {low:+.2f} ({confidence})")
         return False
