@@ -7,7 +7,8 @@ import onnx
 import pytest
 from small_models import Network, images_for, make_variants, save_plain, save_residual
 
-from stages.common.explanation.causes import LayerTimes, describe, find_causes, median_interval
+from stages.common.explanation.causes import CONFIDENCE, LayerTimes, describe, find_causes, median_interval
+from stages.common.preflight.sections import FEWEST_PROFILED
 from stages.common.profiling.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
 from stages.common.profiling.profile import Profile, measure_profiles
 from stages.common.quantization import float_layers
@@ -62,8 +63,8 @@ def times(nodes, *microseconds, wall=0.0, seed=0, noise=0.003):
     """Return LayerTimes whose nodes take the given times in every round, give or take some noise."""
     noise = np.random.default_rng(seed).normal(1, noise, (ROUNDS, len(nodes)))
     values = np.array(microseconds) * noise
-    sums = values.sum(axis=1)
-    profile = Profile(values, sums, sums + wall, sums.min(), sums.min() + wall, ["float"] * len(nodes), 0, 100)
+    least = values.sum(axis=1).min()
+    profile = Profile(values, values.sum(axis=1) + wall, least, least + wall, ["float"] * len(nodes), 0, 100)
     return LayerTimes(profile, nodes, {name: name for name in ("conv_1", "pool_1", "conv_2", "fc")})
 
 
@@ -163,6 +164,11 @@ def test_the_interval_of_few_rounds_is_their_range():
     assert median_interval(np.array([5.0, 1.0, 3.0])) == (1, 5)
 
 
+def test_the_fewest_rounds_that_params_yaml_may_ask_for_are_the_fewest_that_can_show_a_cause():
+    """All of them lie on one side of the median with probability 2 ** -rounds, on either side twice that."""
+    assert 2 * 0.5**FEWEST_PROFILED <= 1 - CONFIDENCE < 2 * 0.5 ** (FEWEST_PROFILED - 1)
+
+
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the rule is of x86's kernels")
 def test_signed_inputs_are_given_as_the_reason_where_they_tell_float_and_integer_layers_apart(tmp_path):
     paths, preprocessed, _ = make_variants(save_residual(tmp_path / "onnx" / "fp32.onnx"))
@@ -170,7 +176,7 @@ def test_signed_inputs_are_given_as_the_reason_where_they_tell_float_and_integer
     profiles, nodes, original, layers, weighted = profile_of(paths, preprocessed, seconds=0.1)
     for (name, _), profile in profiles.items():  # the types are real, the times made: integers are quicker
         profile.nodes[:] = [300 if node.op_type == "Conv" else 100 for node in nodes[name]]
-        profile.wall[:] = profile.sums[:] = profile.nodes.sum(axis=1)
+        profile.wall[:] = profile.sums
     times = {name: LayerTimes(profiles[name, 32], nodes[name], layers) for name in paths}
     assert (
         "2 of 5 convolutions in floating point (their inputs are int8, those of the integer ones uint8): "
