@@ -6,7 +6,7 @@ open ones were too slow to be asked. The star is what `tuned` is. On the right a
 by the change of their accuracy: the bar ends where its 95 % interval does, and has to end above the dashed line.
 A square was written by hand.
 
-    python -m stages.plot_tune cnn metrics/tune/cnn.json plots/tune/cnn.csv plots/tune/cnn.png
+    python -m stages.plot_tune cnn metrics/tune/cnn.json plots/tune/cnn.csv plots/explain/cnn-recipes.png
 """
 
 import csv

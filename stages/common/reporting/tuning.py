@@ -35,7 +35,7 @@ def tuning_section(root, model, batch):
     return {
         "sentences": [*filter(None, sentences), speed_of_arithmetic(metrics)],
         "recipe": recipe_entry(Path(root) / "plots" / "tune" / f"{model}.csv", model),
-        "figure": f"plots/tune/{model}.png",
+        "figure": f"plots/explain/{model}-recipes.png",
         "batch": metrics["batch"],
         "images": metrics.get("validation", {}).get("images"),
         "options": options_section(model, metrics),
