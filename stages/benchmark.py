@@ -1,11 +1,12 @@
 """Time all variants of a model against its baseline, interleaved, one benchmark at a time on the machine.
 
-Every timed call is kept in plots/benchmark/<model>.csv. `fp32-again` is a second copy of the baseline: what it seems to
-gain or lose is what this machine's noise can do.
+The timed calls are in plots/benchmark/<model>.csv, of very quick ones every few. `fp32-again` is the baseline's
+file once more: what it seems to gain or lose is what this machine's noise can do.
 
     python -m stages.benchmark cnn models/cnn/onnx metrics/verify-load/cnn ... (see dvc.yaml)
 """
 
+import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,21 @@ def files_to_time(folder, verified_folder, model, variants):
                 f"{file} is made by no stage: delete it or move it away, the benchmark depends on its folder."
             )
     return paths
+
+
+def same_files(paths):
+    """Return {variant: the earlier one whose file has the same bytes}; one with fp32's bytes is its second timing.
+
+    They are timed once: two results of one file would differ by noise, and look as if they said something.
+    """
+    first, same = {}, {}
+    for variant, path in paths.items():
+        digest = hashlib.sha256(Path(path).read_bytes()).digest()
+        if variant not in (BASELINE, CONTROL) and digest in first:
+            same[variant] = first[digest]
+        else:
+            first[digest] = variant
+    return same
 
 
 def summarize(rows):
@@ -89,20 +105,25 @@ def main(model, onnx_folder, verified_folder, images_path, metrics_path, calls_p
             f"models.{model}.benchmark.batches asks for {max(plan['batches'])} images and {images_path} has {len(images)}: ask for fewer."
         )
     inputs = {batch: first_input(images_path, batch, **scaling) for batch in plan.pop("batches")}
-    rows, conditions = benchmark(paths, inputs, **plan)
+    same = same_files(paths)
+    rows, conditions = benchmark({name: path for name, path in paths.items() if name not in same}, inputs, **plan)
     summary = summarize(rows)
+    summary |= {variant: {**summary[timed], "same_file_as": timed} for variant, timed in same.items()}
     ordered = {variant: summary[variant] for variant in paths}
     write_metrics(
         metrics_path, {model: {**ordered, **conditions, "rounds": plan["rounds"], "threads": plan["threads"]}}
     )
     write_table(calls_path, CALL_COLUMNS, rows)
-    print(f"{model}: {len(rows):,} calls of {len(paths)} files in {plan['rounds']} rounds")
+    print(f"{model}: {len(rows):,} calls of {len(paths) - len(same)} files in {plan['rounds']} rounds")
     for variant, cells in ordered.items():
-        print(
-            f"  {variant:24}",
-            *(f"{name} {cell['median_ms']:8.3f} ms {cell.get('speedup', 1):5.2f}x" for name, cell in cells.items()),
-            sep="  ",
-        )
+        print(f"  {variant:24}  {f'the same file as {same[variant]}' if variant in same else times_in_words(cells)}")
+
+
+def times_in_words(cells):
+    """Return a variant's times at every batch size."""
+    return "  ".join(
+        f"{name} {cell['median_ms']:8.3f} ms {cell.get('speedup', 1):5.2f}x" for name, cell in cells.items()
+    )
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from pathlib import Path
 from stages.common.cpu import (
     best_int8_path,
     cpu_model_and_flags,
+    cpu_revision,
     physical_cores,
     saturating,
     saturation_sentence,
@@ -39,6 +40,7 @@ def machine(*, runtimes):
     return {
         "cpu": {
             "model": model[:40],
+            "revision": cpu_revision(),
             "isa": best_int8_path(flags),
             "physical_cores": physical_cores(),
             "usable_cores": usable_cores(),

@@ -1,7 +1,7 @@
 """Train a network on the training images; the test images are only looked at to draw the curve.
 
-Writes models/<model>/model.pt (a state dict), its accuracy, and loss and accuracy per epoch for `dvc plots`. The same
-parameters give the same bytes on the same machine.
+Writes models/<model>/model.pt (a state dict), its accuracy, and the course of loss and accuracy for `dvc plots`. The
+same parameters give the same bytes on the same machine.
 
     python -m stages.train cnn data/.../train-images.npy ... (see dvc.yaml)
 """
@@ -22,16 +22,19 @@ from stages.common.images import check_finite, load_images, load_labels, to_inpu
 from stages.common.networks import ARCHITECTURES, load_published_weights
 from stages.common.workspace import UserError, read_params, run_main, whole_file, write_metrics, write_table
 
+PARTS = 10  # of an epoch, each a point of the curves
+
 
 def train(train_set, test_set, scaling, *, architecture, epochs, batch_size, learning_rate, seed, threads,
           weights="none", images=None, test_images=None):  # fmt: skip
-    """Train with Adam and cross-entropy; return the network in evaluation mode and a row of numbers an epoch.
+    """Train with Adam and cross-entropy; return the network in evaluation mode and a row of numbers a part.
 
     The learning rate falls from `learning_rate` to zero in equal steps: few images are worth the most that way.
     `train_set`, `test_set`: (images (N, C, H, W) as stored, labels (N,) int64). `scaling`: arguments of `to_input`.
     `weights`: "none" (random ones), or the name of torchvision's published ones. `images`: how many training images are
     drawn, the same in every epoch; `test_images`: how many are tested, from the first on; None: all.
-    A row: epoch, train_loss, test_loss, train_accuracy, test_accuracy; the training values are means over the epoch.
+    A row, PARTS an epoch: epochs done, train_loss, test_loss, train_accuracy, test_accuracy; the training values are
+    means over the part, the test values are there at the end of an epoch and None before.
     """
     torch.manual_seed(seed)
     torch.set_num_threads(threads)
@@ -55,10 +58,18 @@ def train(train_set, test_set, scaling, *, architecture, epochs, batch_size, lea
             step(network, optimizer, schedule, *batch_of(train_set, indices, scaling))
             for indices in tqdm(batches, desc=f"epoch {epoch}/{epochs}", unit="batch", mininterval=1)
         ]
-        train_loss, train_accuracy = np.sum(seen, axis=0) / len(drawn)
-        test_loss, test_accuracy = test(network, test_set, scaling)
-        history.append([epoch, train_loss, test_loss, train_accuracy, test_accuracy])
+        history += course(epoch, np.array(seen), [len(batch) for batch in batches])
+        history[-1][2::2] = test(network, test_set, scaling)
     return network.eval(), history
+
+
+def course(epoch, seen, sizes):
+    """Return the rows of an epoch, without test values, from each batch's summed loss and right answers, and its size."""
+    rows = []
+    for part in np.array_split(np.arange(len(seen)), min(PARTS, len(seen))):
+        loss, accuracy = seen[part].sum(axis=0) / sum(sizes[batch] for batch in part)
+        rows.append([epoch - 1 + (part[-1] + 1) / len(seen), loss, None, accuracy, None])
+    return rows
 
 
 def batch_of(dataset, indices, scaling):
@@ -93,8 +104,11 @@ def test(network, dataset, scaling, batch_size=100):
 
 
 def write_curve(path, history, quantity, columns):
-    """Write a quantity ("loss", "accuracy") by epoch, for training and test images, from `columns` of the history."""
-    rows = [[row[0], *(f"{row[column]:.6f}" for column in columns)] for row in history]
+    """Write a quantity ("loss", "accuracy") by epochs done, for training and test images, from `columns` of the history."""
+    rows = [
+        [f"{row[0]:.2f}", *("" if row[column] is None else f"{row[column]:.6f}" for column in columns)]
+        for row in history
+    ]
     write_table(path, ["epoch", f"train_{quantity}", f"test_{quantity}"], rows)
 
 

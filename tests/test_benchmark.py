@@ -2,10 +2,10 @@
 
 import csv
 import json
+import os
 import signal
 import subprocess
 import sys
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -60,15 +60,15 @@ def test_one_stalled_call_moves_neither_median_nor_speedup_much():
 
 
 @pytest.fixture
-def model(workspace, params, fp32, dataset, scaling, monkeypatch, tmp_path):
+def model(workspace, params, fp32, preprocessed, dataset, scaling, monkeypatch, tmp_path):
     """A workspace with model `cnn` of two variants, `works` and `broken`; return main's arguments."""
     variants = {"works": WORKS, "broken": {"loads": 0, "runs": 0, "finite": 0, "error": "NOT_IMPLEMENTED ConvInteger"}}
     params["variants"] = list(variants)
     params["models"]["cnn"] |= {"benchmark": {"batches": [1, 8], "seconds": 0.1}, "input": scaling}
     workspace({"benchmark.rounds": 3})
     Path("onnx").mkdir()
-    for name in ("fp32", *variants):
-        Path(f"onnx/{name}.onnx").write_bytes(fp32.read_bytes())
+    for name, file in {"fp32": fp32, "works": preprocessed, "broken": fp32}.items():
+        Path(f"onnx/{name}.onnx").write_bytes(file.read_bytes())
     for name, verified in variants.items():
         write_metrics(f"verified/{name}.json", {"cnn": {name: verified}})
     # A lock of its own: the tests shall not wait for a real benchmark.
@@ -102,6 +102,21 @@ def test_every_timed_call_is_kept(model):
     metrics = json.loads(Path("metrics.json").read_text())["cnn"]
     times = [int(row["nanoseconds"]) for row in rows if row["variant"] == "works" and row["batch"] == "8"]
     assert np.median(times) / 1e6 == metrics["works"]["batch_8"]["median_ms"] and len(times) >= 3 * 2
+
+
+def test_two_variants_with_the_same_bytes_are_timed_once(model, params, workspace, capsys):
+    """`tuned` is often a recipe that was there before, or fp32: other times for the same file would be noise."""
+    for name, file in {"copy": "works", "tuned": "fp32"}.items():
+        Path(f"onnx/{name}.onnx").write_bytes(Path(f"onnx/{file}.onnx").read_bytes())
+        write_metrics(f"verified/{name}.json", {"cnn": {name: WORKS}})
+    workspace({"variants": ["works", "copy", "tuned", "broken"], "benchmark.rounds": 3})
+    benchmark.main(*model)
+    metrics, printed = json.loads(Path("metrics.json").read_text())["cnn"], capsys.readouterr().out
+    assert metrics["copy"] == metrics["works"] | {"same_file_as": "works"}
+    assert metrics["tuned"] == metrics["fp32-again"] | {"same_file_as": "fp32-again"}
+    with open("calls.csv") as file:
+        assert {row["variant"] for row in csv.DictReader(file)} == {"fp32", "fp32-again", "works"}
+    assert "calls of 3 files in 3 rounds" in printed and "the same file as works" in printed
 
 
 def test_a_file_that_no_stage_makes_is_refused(model):
@@ -177,7 +192,16 @@ def test_the_benchmark_takes_the_lock_of_the_machine(model, holder, capsys):
     benchmark.main(*model)
     assert "another benchmark is running on this machine: waiting" in capsys.readouterr().out
     assert other.stdout.readline()
-    assert machine_lock.LOCK_PATH.parent == Path(tempfile.gettempdir())
+
+
+def test_the_lock_is_one_for_all_users_and_jobs_of_the_machine(tmp_path):
+    """TMPDIR differs between them."""
+    ask = [sys.executable, "-c", "from stages.common.machine_lock import LOCK_PATH; print(LOCK_PATH)"]
+    found = {
+        subprocess.run(ask, env=os.environ | {"TMPDIR": str(folder)}, capture_output=True, text=True, check=True).stdout
+        for folder in (tmp_path, Path.cwd())
+    }
+    assert found == {f"{machine_lock.LOCK_PATH}\n"}
 
 
 def test_a_killed_benchmark_releases_the_lock(holder):

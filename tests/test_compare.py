@@ -39,8 +39,11 @@ class SmallRepository:
         git("config", "user.name", "test")
         Repo.init().close()
 
-    def commit(self, tag, predictions, labels, *, machine=MACHINE, calls=None):
-        """Commit {variant: logits} of the model `cnn` and, if given, the calls of its benchmark; tag the commit."""
+    def commit(self, tag, predictions, labels, *, machine=MACHINE, calls=None, copies=None):
+        """Commit {variant: logits} of the model `cnn` and, if given, the calls of its benchmark; tag the commit.
+
+        `copies`: {variant: the one under whose name its file was timed}.
+        """
         write("params.yaml", yaml.safe_dump({"dataset": "small"}))
         write("metrics/machine.json", json.dumps(machine))
         tracked = [save("data/small/test-labels.npy", labels), save("data/small/test-images.npy", labels)]
@@ -52,6 +55,8 @@ class SmallRepository:
         if calls is not None:
             lines = [",".join(map(str, row)) for row in [CALL_COLUMNS, *calls]]
             write("plots/benchmark/cnn.csv", "\n".join(lines) + "\n")
+            timed = {name: {"same_file_as": of} for name, of in (copies or {}).items()}
+            write("metrics/benchmark/cnn.json", json.dumps({"cnn": timed | {"rounds": 20}}))
         with Repo() as repo:
             repo.add(tracked)
         git("add", ".")
@@ -293,6 +298,33 @@ def test_speedups_of_different_machines_are_refused_by_the_key_and_accuracy_is_s
     assert rows["all variants", "speedup"].verdict == "other machine"
     assert "cpu.isa is avx2 in here and avx512_vnni in there" in rows["all variants", "speedup"].reason
     assert rows["static", "accuracy"].verdict == "worse"
+
+
+def test_a_gate_does_not_pass_over_speedups_that_were_refused(repository, labels):
+    other = {**MACHINE, "cpu": {**MACHINE["cpu"], "revision": "25/17/1"}}
+    calls = calls_of({"fp32": 90_000, "fp32-again": 90_001, "static": 50_000})
+    for tag, machine in (
+        ("here", {**MACHINE, "cpu": {**MACHINE["cpu"], "revision": "25/1/1"}}),
+        ("there", other),
+        ("old", MACHINE),
+    ):
+        repository.commit(tag, {"static": worsened(labels, 7)}, labels, calls=calls, machine=machine)  # fmt: skip
+    assert run("here", "there", "--fail-on", "worse") == 2
+    assert run("here", "there", "--fail-on", "worse", "--quantity", "accuracy") == 0
+    # which processor of that name it was is not known
+    assert run("here", "old", "--fail-on", "worse", "--quantity", "speedup") == 0
+
+
+def test_a_variant_that_was_timed_under_another_name_is_compared(repository, labels):
+    """`tuned` may be a recipe's very file in one revision and one of its own in the other."""
+    predictions = {"tuned": worsened(labels, 0)}
+    once = calls_of({"fp32": 90_000, "fp32-again": 90_001, "static": 50_000})
+    repository.commit("copy", predictions, labels, calls=once, copies={"tuned": "static"})
+    own = calls_of({"fp32": 90_002, "fp32-again": 90_003, "static": 50_000, "tuned": 60_000})
+    repository.commit("own", predictions, labels, calls=own)
+    rows = rows_of("copy", "own")
+    assert rows["tuned", "speedup batch_1"].verdict == "worse"
+    assert rows["static", "speedup batch_1"].verdict == "no difference found"
 
 
 def test_a_slower_variant_is_worse_and_the_same_calls_are_identical(repository, labels):

@@ -15,7 +15,7 @@ def test_the_facts_are_the_same_every_time_and_fit_into_metrics(tmp_path):
     facts = machine.machine(runtimes=[])
     assert facts == machine.machine(runtimes=[])
     write_metrics(tmp_path / "machine.json", facts)
-    assert set(facts["cpu"]) == {"model", "isa", "physical_cores", "usable_cores"}
+    assert set(facts["cpu"]) == {"model", "revision", "isa", "physical_cores", "usable_cores"}
     assert set(facts["packages"]) == {"onnxruntime", "onnx", "onnxscript", "torch", "torchvision", "numpy"}
 
 

@@ -46,9 +46,19 @@ def test_a_network_learns_and_the_curve_says_how(trained):
     loss, accuracy = (
         list(csv.DictReader(Path(name).read_text().splitlines())) for name in ("loss.csv", "accuracy.csv")
     )
-    assert [row["epoch"] for row in loss] == [row["epoch"] for row in accuracy] == ["1", "2", "3"]
-    assert float(loss[2]["train_loss"]) < float(loss[0]["train_loss"])
-    assert float(accuracy[2]["test_accuracy"]) == pytest.approx(metrics["test_accuracy"], abs=1e-6)
+    assert [row["epoch"] for row in loss] == [row["epoch"] for row in accuracy]
+    assert len(loss) == 3 * 10 and [row["epoch"] for row in loss if row["test_loss"]] == ["1.00", "2.00", "3.00"]
+    assert float(loss[-1]["train_loss"]) < float(loss[0]["train_loss"])
+    assert float(accuracy[-1]["test_accuracy"]) == pytest.approx(metrics["test_accuracy"], abs=1e-6)
+
+
+def test_the_curve_of_an_epoch_adds_up_to_it():
+    """Batches differ in size by one; an epoch of a few batches has a point for each."""
+    seen, sizes = np.array([[6.0, 1], [4.0, 2], [2.0, 2]]), [3, 2, 2]
+    rows = train.course(2, seen, sizes)
+    assert [row[0] for row in rows] == pytest.approx([4 / 3, 5 / 3, 2])
+    assert sum(row[1] * size for row, size in zip(rows, sizes, strict=True)) == pytest.approx(12)
+    assert [row[3] for row in rows] == pytest.approx([1 / 3, 1, 1])
 
 
 def test_the_learning_rate_falls_to_zero_in_equal_steps(trained, monkeypatch):

@@ -50,6 +50,19 @@ def test_variants_that_cannot_be_told_apart_are_named_and_the_first_is_taken():
     assert "use `a`" in text and text.endswith("; `b` cannot be told from it in speed.")
 
 
+def test_what_cannot_be_told_from_the_fastest_may_be_slower_than_what_is_named():
+    """`c` is the fastest on average and its interval is wide: `a` overlaps it, but `b` is faster than `a` for certain."""
+    text = judge(a=variant({1: (1.65, 1.5, 1.8)}), b=variant({1: (2.15, 1.9, 2.4)}), c=variant({1: (2.4, 1.75, 3.2)}))
+    assert "use `b`" in text and text.endswith("; `c` cannot be told from it in speed.") and "`a`" not in text
+
+
+def test_a_variant_that_is_the_same_file_is_said_to_be_that():
+    """It was timed once: two results of one file would differ by noise alone."""
+    copy = variant({1: FASTER}) | {"same_file_as": "a"}
+    text = judge(a=variant({1: FASTER}), b=variant({1: (1.92, 1.87, 1.97)}), tuned=copy)
+    assert text.endswith("; `tuned` is the same file; `b` cannot be told from it in speed.")
+
+
 def test_a_fast_variant_that_loses_accuracy_is_not_recommended():
     lossy = variant({1: (9.0, 8.9, 9.1)}, change=(-0.03, -0.04, -0.02))
     assert judge(a=variant({1: FASTER}), b=lossy).startswith("On this machine use `a` for net: 1.9x faster at batch 1")
@@ -116,4 +129,4 @@ def test_a_copy_of_fp32_is_no_variant_to_recommend():
     assert "`a`" in judge(a=variant({1: SLOWER}), tuned=copied) and "tuned" not in judge(
         a=variant({1: SLOWER}), tuned=copied
     )
-    assert judge(tuned=copied) == "No int8 file of net runs on this onnxruntime: keep fp32."
+    assert judge(tuned=copied) == "No int8 file of net is better than fp32, of which `tuned` is a copy: keep fp32."

@@ -53,13 +53,29 @@ def saturation_sentence(isa, names):
 
 def cpu_model_and_flags():
     """Return the processor's name and the set of its instruction set flags."""
+    fields = _cpuinfo_fields()
+    if not fields:
+        return _ask_cpuinfo()
+    model = fields.get("model name") or fields.get("Hardware") or platform.machine()
+    return model, set((fields.get("flags") or fields.get("Features") or "").split())
+
+
+def cpu_revision():
+    """Return "family/model/stepping" of the processor, "" where the system does not say.
+
+    Clouds give many generations one name.
+    """
+    fields = _cpuinfo_fields()
+    return "/".join(fields[name] for name in ("cpu family", "model", "stepping") if name in fields)
+
+
+def _cpuinfo_fields():
+    """Return what Linux says of the first processor, {} elsewhere."""
     try:
         lines = [line.split(":", 1) for line in Path("/proc/cpuinfo").read_text().splitlines() if ":" in line]
     except OSError:
-        return _ask_cpuinfo()
-    fields = {name.strip(): value.strip() for name, value in reversed(lines)}
-    model = fields.get("model name") or fields.get("Hardware") or platform.machine()
-    return model, set((fields.get("flags") or fields.get("Features") or "").split())
+        return {}
+    return {name.strip(): value.strip() for name, value in reversed(lines)}
 
 
 def _ask_cpuinfo():

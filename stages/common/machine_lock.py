@@ -1,12 +1,15 @@
 """One benchmark at a time on a machine, whichever checkout, experiment or process starts it."""
 
+import os
 import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-LOCK_PATH = Path(tempfile.gettempdir()) / "onnxruntime-benchmark.lock"
+# Not TMPDIR, which differs between the users and jobs of a machine.
+LOCK_FOLDER = Path("/tmp") if os.name == "posix" else Path(tempfile.gettempdir())  # noqa: S108 -- all know the name
+LOCK_PATH = LOCK_FOLDER / "onnxruntime-benchmark.lock"
 
 
 @contextmanager

@@ -11,8 +11,11 @@ from stages.common.session.model_io import output_names
 from stages.common.session.runtime import open_session
 
 CALL_COLUMNS = ["round", "position", "variant", "batch", "call", "nanoseconds"]
-CSV_BYTES = 480_000  # of all calls of a network, since the file is kept in Git
-ROW_BYTES = 22  # of a call's row, beside the variant's name
+CSV_BYTES = 480_000  # of all rows of a network, since the file is kept in Git
+ROW_BYTES = 22  # of a row, beside the variant's name
+MOST_CALLS = (
+    200  # of a session at a batch size: 26 of 50 us are over in a millisecond, which other work may take as a whole
+)
 LEAST_WARMUP_CALLS = 2  # the first call of a shape plans its memory, the second gets it
 
 
@@ -21,14 +24,16 @@ def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed, show
 
     `paths`: {variant: file}; `inputs`: {batch size: (batch, ...) of the model's input}. A round visits all variants in a new
     random order, each with a new session: two sessions of one file differ by their place in memory, systematically, so
-    the session, not the call, is the unit of repetition. `seconds` is the budget of the timed calls. `open_file(path,
-    threads=...)` returns what runs a file, with the methods of onnxruntime's session, which is what None stands for.
+    the session, not the call, is the unit of repetition. `seconds` is the budget of the timed calls. A row is a call; where
+    a session makes more of them than there is room for, every second, third ... is kept, whatever it took.
+    `open_file(path, threads=...)` returns what runs a file, with the methods of onnxruntime's session, which is what
+    None stands for.
     """
     open_file = open_file or open_session
     order = np.random.default_rng(seed)
     variants = list(paths)
     calls = plan_calls(paths, inputs, rounds=rounds, seconds=seconds, threads=threads, open_file=open_file)
-    rows = []
+    rows, most_rows = [], rows_of_a_session(paths, inputs, rounds=rounds)
     for round_number in tqdm(range(rounds), desc="benchmark", unit="round", mininterval=1, disable=not show_progress):
         for position, index in enumerate(order.permutation(len(variants))):
             variant = variants[index]
@@ -36,7 +41,9 @@ def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed, show
             for batch, values in inputs.items():
                 time_calls(session, values, min(warmup_calls, max(LEAST_WARMUP_CALLS, calls[variant, batch])))
                 times = time_calls(session, values, calls[variant, batch])
-                rows += [[round_number, position, variant, batch, call, elapsed] for call, elapsed in enumerate(times)]
+                rows += [
+                    [round_number, position, variant, batch, call, times[call]] for call in kept(len(times), most_rows)
+                ]
     return rows
 
 
@@ -58,7 +65,7 @@ def time_calls(session, values, count):
 def plan_calls(paths, inputs, *, rounds, seconds, threads, open_file=None):
     """Return {(variant, batch): calls a round}: an equal share of the budget for every cell, at least one.
 
-    Cheap calls are bounded by what fits into the CSV file; the time that they leave is given to the dear ones.
+    Cheap ones are bounded by MOST_CALLS; the time that they leave is given to the dear ones.
     """
     cost, open_file = {}, open_file or open_session
     for variant, path in paths.items():
@@ -66,15 +73,24 @@ def plan_calls(paths, inputs, *, rounds, seconds, threads, open_file=None):
         for batch, values in inputs.items():
             time_calls(session, values, 1)
             cost[variant, batch] = min(time_calls(session, values, 3)) / 1e9
-    row_bytes = ROW_BYTES + sum(map(len, paths)) / len(paths)
-    most = max(1, int(CSV_BYTES / row_bytes / rounds / len(cost)))
     calls, left = {}, seconds / rounds
     for cells_left, (cell, one_call) in zip(
         range(len(cost), 0, -1), sorted(cost.items(), key=lambda item: item[1]), strict=True
     ):
-        calls[cell] = int(np.clip(left / cells_left / one_call, 1, most))
+        calls[cell] = int(np.clip(left / cells_left / one_call, 1, MOST_CALLS))
         left -= calls[cell] * one_call
     return calls
+
+
+def rows_of_a_session(paths, inputs, *, rounds):
+    """Return how many rows a session can have at each batch size, so that those of all fit into the CSV file."""
+    row_bytes = ROW_BYTES + sum(map(len, paths)) / len(paths)
+    return max(1, int(CSV_BYTES / row_bytes / rounds / len(paths) / len(inputs)))
+
+
+def kept(calls, most_rows):
+    """Return the numbers of the calls that are kept, evenly spaced: spread over more time they see more of its noise."""
+    return range(0, calls, -(-calls // most_rows))
 
 
 def round_medians(rows):

@@ -1,7 +1,7 @@
 """Does the benchmark cry wolf? Time fp32 against itself many times and count the intervals that exclude 1.
 
-With honest 95 % intervals one in twenty does by chance: of 40 at most 5 in 98.6 % of all checks, so more than 5 means
-that the intervals are too narrow on this machine (or that it was busy). Takes a few minutes.
+With honest 95 % intervals one in twenty does by chance. More of them than such intervals would give at any batch size in
+98 % of all checks mean that the intervals are too narrow on this machine (or that it was busy). Takes a few minutes.
 
     python -m stages.tools.check_benchmark cnn
     python -m stages.tools.check_benchmark cnn --repeats 40 --seconds 5
@@ -17,23 +17,31 @@ from stages.benchmark import BASELINE, CONTROL, benchmark, summarize
 from stages.common.images import load_images, to_input
 from stages.common.workspace import UserError, read_params
 
-CONFIDENCE = 0.98  # that a benchmark with exact 95 % intervals passes
+CONFIDENCE = 0.98  # that a benchmark with exact 95 % intervals passes at all its batch sizes
 
 
 def false_alarms(model, *, repeats, seconds):
     """Return ({batch: number of intervals that exclude 1}, {batch: mean half-width of the intervals in percent})."""
-    settings, scaling = read_params("benchmark"), read_params(f"models.{model}.input")
+    settings, scaling = (
+        read_params("benchmark") | read_params(f"models.{model}.benchmark"),
+        read_params(f"models.{model}.input"),
+    )
     images = load_images(f"data/{read_params('dataset')}/test-images.npy")
-    inputs = {size: to_input(images[:size], **scaling) for size in read_params(f"models.{model}.benchmark.batches")}
+    inputs = {size: to_input(images[:size], **scaling) for size in settings.pop("batches")}
     paths = dict.fromkeys([BASELINE, CONTROL], f"models/{model}/onnx/fp32.onnx")
     alarms, widths = dict.fromkeys(inputs, 0), dict.fromkeys(inputs, 0.0)
     for repeat in tqdm(range(repeats), desc=f"{model} against itself", unit="benchmark"):
-        rows, _ = benchmark(paths, inputs, seconds=seconds, show_progress=False, **{**settings, "seed": repeat})
+        rows, _ = benchmark(paths, inputs, show_progress=False, **settings | {"seconds": seconds, "seed": repeat})
         for batch in inputs:
             cell = summarize(rows)[CONTROL][f"batch_{batch}"]
             alarms[batch] += not cell["speedup_low"] <= 1 <= cell["speedup_high"]
             widths[batch] += 50 * (cell["speedup_high"] - cell["speedup_low"]) / repeats
     return alarms, widths
+
+
+def allowed_alarms(repeats, sizes):
+    """Return how many false alarms of `repeats` honest intervals give at most, at all of `sizes` batch sizes together."""
+    return int(binom.ppf(CONFIDENCE ** (1 / sizes), repeats, 0.05))
 
 
 def main():
@@ -44,7 +52,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=5, help="time budget of each (default: 5)")
     arguments = parser.parse_args()
     alarms, widths = false_alarms(arguments.model, repeats=arguments.repeats, seconds=arguments.seconds)
-    allowed = int(binom.ppf(CONFIDENCE, arguments.repeats, 0.05))
+    allowed = allowed_alarms(arguments.repeats, len(alarms))
     for batch, count in alarms.items():
         print(
             f"batch {batch}: {count} of {arguments.repeats} intervals exclude 1, half-width {widths[batch]:.2f} % (at most {allowed} expected)"

@@ -81,13 +81,14 @@ def make_files(model, folder, without):
 def measure_files(model, files, folder, *, seconds):
     """Time and predict with all files in one process; return (timed calls, {name: logits})."""
     settings, evaluate = read_params("benchmark"), read_params("evaluate")
+    own = read_params(f"models.{model}.benchmark")
     plan = {
         "files": {name: str(path) for name, path in files.items()},
         "stored": {name: f"models/{model}/predictions/{name.removesuffix('-again')}.npz" for name in files},
         "images": f"data/{read_params('dataset')}/test-images.npy",
         "scaling": read_params(f"models.{model}.input"),
-        "batches": read_params(f"models.{model}.benchmark.batches"),
-        "measure": {**settings, "seconds": seconds},
+        "batches": own["batches"],
+        "measure": {**settings, "rounds": own.get("rounds", settings["rounds"]), "seconds": seconds},
         "predict": {**evaluate, **read_params(f"models.{model}.evaluate")},
     }
     (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")

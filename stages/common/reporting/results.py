@@ -14,7 +14,8 @@ def load_results(root, models, variants):
     """Return {model: {variant: {verify, evaluate, benchmark}}} with the baseline first, then `variants` in order.
 
     `benchmark` is {batch: {median_ms, speedup, speedup_low, speedup_high}} with integer batch sizes, empty where the
-    variant was not timed. Also under each model: `conditions`, the benchmark's other numbers, and its control.
+    variant was not timed; `same_file_as` is there where another variant's file has the same bytes and was timed for both.
+    Also under each model: `conditions`, the benchmark's other numbers, and its control.
     """
     root = Path(root)
     return {model: _load_model(root, model, variants) for model in models}
@@ -29,12 +30,14 @@ def _load_model(root, model, variants):
             "evaluate": read_metrics(root / "metrics" / "evaluate" / model / f"{variant}.json")[model][variant],
             "benchmark": _by_batch(timed.get(variant, {})),
         }
+        if same := timed.get(variant, {}).get("same_file_as"):
+            found[variant]["same_file_as"] = BASELINE if same == CONTROL else same
     conditions = {key: value for key, value in timed.items() if not isinstance(value, dict)}
     return {"variants": found, "control": _by_batch(timed[CONTROL]), "conditions": conditions}
 
 
 def _by_batch(cells):
-    return {int(name.removeprefix("batch_")): cell for name, cell in cells.items()}
+    return {int(name.removeprefix("batch_")): cell for name, cell in cells.items() if name.startswith("batch_")}
 
 
 def is_labelled(found):
@@ -49,7 +52,7 @@ def agreement(judged):
 
 
 def call_spread(root, model):
-    """Return a table of the timed calls: variant, batch, calls, p5_ms, median_ms, p95_ms, worst_ms; nothing dropped."""
+    """Return a table of the timed calls: variant, batch, calls, p5_ms, median_ms, p95_ms, worst_ms."""
     calls = pd.read_csv(Path(root) / "plots" / "benchmark" / f"{model}.csv")
     groups = calls.groupby(["variant", "batch"], sort=False)["nanoseconds"]
     table = groups.quantile([0.05, 0.5, 0.95]).unstack() / 1e6

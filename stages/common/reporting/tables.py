@@ -101,7 +101,7 @@ def prediction_rows(model, found, variants):
 
 
 def latency_rows(model, found, spread):
-    """Return the calls themselves: median, 5 % and 95 % quantiles and the slowest, in milliseconds, nothing dropped."""
+    """Return the calls themselves: median, 5 % and 95 % quantiles and the slowest, in milliseconds; none is left out for its time."""
     calls = f"plots/benchmark/{model}.csv"
     rows = []
     for row in spread.sort_values(["batch", "median_ms"]).itertuples():
@@ -163,6 +163,9 @@ def conditions(found):
             f"fp32 itself has two equal largest outputs on {tied:,} test images: there the order of the classes decides, "
             "and a changed prediction means little."
         )
+    for name, result in found["variants"].items():
+        if same := result.get("same_file_as"):
+            lines.append(f"`{name}` is the same file as `{same}`, byte for byte, and was timed with it.")
     lines += [f"The benchmark was disturbed: {disturbance}." for disturbance in disturbances(measured)]
     for batch, cell in found["control"].items():
         if verdict(cell) != "undecided":

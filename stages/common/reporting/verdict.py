@@ -15,13 +15,16 @@ def sentence(model, found, variants):
     """Return the verdict on a network as one sentence that names the best variant, or says why there is none.
 
     Of those that run here without a detectable loss of accuracy the fastest on average over the batch sizes (geometric
-    mean) is looked for; the best is the first of `variants` that cannot be told from it by the intervals. A loss is
+    mean) is looked for; the best is the first of `variants` that cannot be told from it by the intervals, nor is slower
+    than another such one. A loss is
     detectable where the whole interval of the change is below zero; without labels, where that of the agreement with
     fp32 is below LEAST_AGREEMENT, since a change of accuracy is never larger than the share of changed predictions.
     """
-    timed = [name for name in variants if found["variants"][name]["benchmark"] and not is_fp32(found, name)]
+    runs = [name for name in variants if found["variants"][name]["benchmark"]]
+    timed = [name for name in runs if not is_fp32(found, name)]
     if not timed:
-        return f"No int8 file of {model} runs on this onnxruntime: keep fp32."
+        why = "is better than fp32, of which `tuned` is a copy" if runs else "runs on this onnxruntime"
+        return f"No int8 file of {model} {why}: keep fp32."
     sound = [name for name in timed if not loses_accuracy(found["variants"][name]["evaluate"])]
     if not sound and not has_accuracy(found["variants"][timed[0]]["evaluate"]):
         most = max(timed, key=lambda name: found["variants"][name]["evaluate"]["argmax_agreement"])
@@ -31,10 +34,12 @@ def sentence(model, found, variants):
         return f"Every int8 file of {model} loses accuracy, `{least}` the least with {change(found, least)}: keep fp32, or accept that loss."
     cells_of = {name: found["variants"][name]["benchmark"] for name in sound}
     fastest = max(sound, key=lambda name: mean_speedup(cells_of[name]))
-    best, *others = [name for name in sound if overlap(cells_of[name], cells_of[fastest])]
-    cells = cells_of[best]
+    tied = [name for name in sound if overlap(cells_of[name], cells_of[fastest])]
+    tied = [name for name in tied if not any(beats(cells_of[other], cells_of[name]) for other in tied)]
+    best, cells = tied[0], cells_of[tied[0]]
+    others = [name for name in tied[1:] if overlap(cells_of[name], cells)]
     verdicts = {batch: verdict(cell) for batch, cell in cells.items()}
-    what = f"{smaller(found, best)} and {cost(found, best)}{as_fast(others)}{faster_with_loss(found, timed, best)}"
+    what = f"{smaller(found, best)} and {cost(found, best)}{as_fast(found, best, others)}{faster_with_loss(found, timed, best)}"
     if set(verdicts.values()) == {"faster"}:
         return f"On this machine use `{best}` for {model}: {speeds(cells)}, {what}."
     faster = {batch: cell for batch, cell in cells.items() if verdicts[batch] == "faster"}
@@ -64,13 +69,26 @@ def overlap(cells, others):
     )
 
 
-def as_fast(others):
-    """Return which other variants are as fast as the best, in words."""
-    if not others:
-        return ""
-    names = [f"`{name}`" for name in others]
-    listed = names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-    return f"; {listed} cannot be told from it in speed"
+def beats(cells, others):
+    """Return whether a variant is faster for certain than another at some batch size, and slower at none."""
+    both = [(cell, others[batch]) for batch, cell in cells.items() if batch in others]
+    return any(cell["speedup_low"] > other["speedup_high"] for cell, other in both) and not any(
+        cell["speedup_high"] < other["speedup_low"] for cell, other in both
+    )
+
+
+def as_fast(found, best, others):
+    """Return which other variants are as fast as the best, or its very file, in words."""
+    file_of = {name: found["variants"][name].get("same_file_as", name) for name in (best, *others)}
+    copies = [f"`{name}`" for name in others if file_of[name] == file_of[best]]
+    tied = [f"`{name}`" for name in others if file_of[name] != file_of[best]]
+    words = f"; {listed(copies)} {'is' if len(copies) == 1 else 'are'} the same file" if copies else ""
+    return words + (f"; {listed(tied)} cannot be told from it in speed" if tied else "")
+
+
+def listed(names):
+    """Return names in words."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def loses_accuracy(judged):

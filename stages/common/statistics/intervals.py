@@ -49,9 +49,11 @@ def wilson_interval(successes, trials):
 
 def mcnemar_p(lost, gained):
     """Return the two-sided p-value of McNemar's exact test: are lost and gained equally likely? 1.0 if nothing changed."""
-    changed = lost + gained
-    tail = sum(math.comb(changed, count) for count in range(min(lost, gained) + 1))
-    return min(1.0, float(2 * tail / 2**changed)) if changed else 1.0
+    changed, term, tail = lost + gained, 1, 0
+    for count in range(min(lost, gained) + 1):  # whole numbers: exact where floats would underflow
+        tail += term
+        term = term * (changed - count) // (count + 1)
+    return min(1.0, 2 * tail / 2**changed)
 
 
 def ratio_interval(ratios):
