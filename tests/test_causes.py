@@ -63,8 +63,8 @@ def times(nodes, *microseconds, wall=0.0, seed=0, noise=0.003):
     """Return LayerTimes whose nodes take the given times in every round, give or take some noise."""
     noise = np.random.default_rng(seed).normal(1, noise, (ROUNDS, len(nodes)))
     values = np.array(microseconds) * noise
-    least = values.sum(axis=1).min()
-    profile = Profile(values, values.sum(axis=1) + wall, least, least + wall, ["float"] * len(nodes), 0, 100)
+    sums = values.sum(axis=1)
+    profile = Profile(values, sums, sums + wall, sums.min(), sums.min() + wall, ["float"] * len(nodes), 0, 100)
     return LayerTimes(profile, nodes, {name: name for name in ("conv_1", "pool_1", "conv_2", "fc")})
 
 
@@ -176,7 +176,7 @@ def test_signed_inputs_are_given_as_the_reason_where_they_tell_float_and_integer
     profiles, nodes, original, layers, weighted = profile_of(paths, preprocessed, seconds=0.1)
     for (name, _), profile in profiles.items():  # the types are real, the times made: integers are quicker
         profile.nodes[:] = [300 if node.op_type == "Conv" else 100 for node in nodes[name]]
-        profile.wall[:] = profile.sums
+        profile.wall[:] = profile.sums[:] = profile.nodes.sum(axis=1)
     times = {name: LayerTimes(profiles[name, 32], nodes[name], layers) for name in paths}
     assert (
         "2 of 5 convolutions in floating point (their inputs are int8, those of the integer ones uint8): "

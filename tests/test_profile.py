@@ -106,6 +106,20 @@ def test_the_cost_is_taken_off_the_mean_and_not_off_a_single_call():
     assert (found.nodes.tolist(), found.sums.tolist()) == ([[0.5]], [0.5])
 
 
+def test_calls_that_are_interrupted_at_one_node_or_another_do_not_look_as_if_time_were_outside_of_all_nodes():
+    """The interrupted time is in every call, with the profiler and without, and in the mean of no node."""
+    times = np.full((14, 4), 10.0)
+    times[np.arange(14), np.arange(14) % 4] += 1000
+    names = [f"node_{place}" for place in range(4)]
+    calls = [Call(names, ["Neg"] * 4, ["float"] * 4, row, 0) for row in times]
+    nodes = [helper.make_node("Neg", [f"{name}_in"], [f"{name}_out"], name) for name in names]
+    inputs = [helper.make_tensor_value_info(f"{name}_in", TensorProto.FLOAT, [1]) for name in names]
+    model = helper.make_model(helper.make_graph(nodes, "four", inputs, []))
+    found = profile._profile([calls], [np.full(12, 1032.0)], model, 2.0)
+    assert (found.nodes.tolist(), found.sums.tolist()) == ([[8] * 4], [1032])
+    assert found.unexplained_percent == 0
+
+
 def branch(op_type, source):
     """Return a graph of two nodes, as an If has them, that reads a tensor of the graph around it."""
     nodes = [

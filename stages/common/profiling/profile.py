@@ -79,24 +79,20 @@ def _call(nodes, ran):
 class Profile:
     """What was measured of one file at one batch size; a row is a round, with a new session.
 
-    `nodes`: (rounds, nodes) microseconds, averaged over the calls, the profiler's cost taken off; `wall`: (rounds,) of a
-    call without the profiler, median over the calls; `least_sum` and `least_wall`: of all nodes, and without the
-    profiler, in a quick call (see _quick); `input_types`: of each node's first input; `activation_bytes` as in Call;
-    `calls`: how many were profiled, and as many again timed.
+    `nodes`: (rounds, nodes) microseconds, averaged over the calls, the profiler's cost taken off; `sums`: (rounds,) of all
+    nodes of a call, median over the calls, as much taken off; `wall`: (rounds,) of a call without the profiler, median
+    over the calls; `least_sum` and `least_wall`: those of a quick call (see _quick); `input_types`: of each node's first
+    input; `activation_bytes` as in Call; `calls`: how many were profiled, and as many again timed.
     """
 
     nodes: np.ndarray
+    sums: np.ndarray
     wall: np.ndarray
     least_sum: float
     least_wall: float
     input_types: list
     activation_bytes: int
     calls: int
-
-    @property
-    def sums(self):
-        """The (rounds,) microseconds of all nodes of a call."""
-        return self.nodes.sum(axis=1)
 
     @property
     def unexplained_percent(self):
@@ -161,11 +157,17 @@ def _profile(traces, walls, graph, cost):
         np.stack([call.microseconds[order] for call in calls[WARMUP_CALLS:]])
         for calls, order in zip(traces, orders, strict=True)
     ]
+    means = np.stack([midmean(calls) for calls in times])
+    # A single time, of whole microseconds, can be less than the cost; cut at zero before the mean it would count too much.
+    nodes = np.maximum(means - cost, 0)
+    # What interrupts a call hits another node each time: the means of the nodes forget it, a whole call does not, and is
+    # held against whole calls.
+    totals = [calls.sum(axis=1) - taken for calls, taken in zip(times, (means - nodes).sum(axis=1), strict=True)]
     return Profile(
-        # A single time, of whole microseconds, can be less than the cost; cut at zero before the mean it would count too much.
-        nodes=np.maximum(np.stack([midmean(calls) for calls in times]) - cost, 0),
+        nodes=nodes,
+        sums=np.array([np.median(calls) for calls in totals]),
         wall=np.array([np.median(calls) for calls in walls]),
-        least_sum=max(0.0, _quick([calls.sum(axis=1) for calls in times]) - cost * len(graph.graph.node)),
+        least_sum=_quick(totals),
         least_wall=_quick(walls),
         input_types=[traces[0][-1].input_types[place] for place in orders[0]],
         activation_bytes=max(calls[0].activation_bytes for calls in traces),
