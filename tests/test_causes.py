@@ -5,7 +5,7 @@ import platform
 import numpy as np
 import onnx
 import pytest
-from small_models import Network, images_for, make_variants, save_plain, save_residual
+from small_models import Network, images_for, make_variants, save_choice, save_plain, save_residual
 
 from stages.common.explanation.causes import CONFIDENCE, LayerTimes, describe, find_causes, median_interval
 from stages.common.preflight.sections import FEWEST_PROFILED
@@ -54,6 +54,15 @@ def test_no_cause_is_invented_for_a_copy_of_the_baseline(plain):
 
 def test_the_baseline_has_no_causes(plain):
     assert causes_of({"fp32": plain}, plain, seconds=0.5)["fp32"] == []
+
+
+def test_a_node_that_holds_graphs_is_a_layer_like_any_other(tmp_path):
+    paths, preprocessed, _ = make_variants(save_choice(tmp_path / "onnx" / "fp32.onnx"))
+    paths = {name: paths[name] for name in ("fp32", "u8s8")}
+    profiles, nodes, original, layers, weighted = profile_of(paths, preprocessed, batch=4, seconds=0.1)
+    times = {name: LayerTimes(profiles[name, 4], nodes[name], layers) for name in paths}
+    assert [times[name].op_types(("choice", "layer")) for name in paths] == [["If"], ["If"]]
+    assert all(cause["kind"] and cause["cause"] for cause in find_causes("u8s8", 4, times, original, weighted))
 
 
 # From here on times are made, so that the right answer is known to the microsecond.

@@ -4,7 +4,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from small_models import Network, images_for, save_plain
+from small_models import Network, images_for, save_choice, save_plain
 
 from stages.common.profiling import profile
 from stages.common.profiling.optimized_graph import save_optimized
@@ -120,33 +120,11 @@ def test_calls_that_are_interrupted_at_one_node_or_another_do_not_look_as_if_tim
     assert found.unexplained_percent == 0
 
 
-def branch(op_type, source):
-    """Return a graph of two nodes, as an If has them, that reads a tensor of the graph around it."""
-    nodes = [
-        helper.make_node(op_type, [source], [f"{op_type}_1"], f"{op_type}_first"),
-        helper.make_node(op_type, [f"{op_type}_1"], [f"{op_type}_2"], f"{op_type}_second"),
-    ]
-    output = helper.make_tensor_value_info(f"{op_type}_2", TensorProto.FLOAT, None)
-    return helper.make_graph(nodes, op_type, [], [output])
-
-
-@pytest.fixture(scope="module")
-def with_if(tmp_path_factory):
-    """A model with a node that chooses one of two graphs by its input: conv, relu, mean, flatten, total, positive, If, fc."""
-    net = Network()
-    tensor = net.add("Relu", "relu", [net.conv("conv", "input", 16, 1)])
-    tensor = net.add("Flatten", "flatten", [net.add("GlobalAveragePool", "mean", [tensor])])
-    total = net.add("ReduceSum", "total", [tensor], keepdims=0)
-    positive = net.add("Greater", "positive", [total, net.constant("zero", np.float32(0))])
-    branches = {"then_branch": branch("Tanh", tensor), "else_branch": branch("Neg", tensor)}
-    net.gemm("fc", net.add("If", "choice", [positive], **branches), 10, 16)
-    return net.save(tmp_path_factory.mktemp("if") / "fp32.onnx", 10)
-
-
-def test_a_node_that_holds_a_graph_has_the_time_of_that_graph_s_nodes(with_if):
-    graph = save_optimized(with_if, with_if.with_name("optimized.onnx"), threads=1)
+def test_a_node_that_holds_a_graph_has_the_time_of_that_graph_s_nodes(tmp_path):
+    path = save_choice(tmp_path / "fp32.onnx")
+    graph = save_optimized(path, tmp_path / "optimized.onnx", threads=1)
     profiles, _ = measure_profiles(
-        {"fp32": with_if}, {"fp32": graph}, {4: images_for(with_if, 4)}, rounds=2, seconds=0.1, threads=1
+        {"fp32": path}, {"fp32": graph}, {4: images_for(path, 4)}, rounds=2, seconds=0.1, threads=1
     )
     place = [node.op_type for node in graph.graph.node].index("If")
     assert profiles["fp32", 4].nodes.shape == (2, len(graph.graph.node))
