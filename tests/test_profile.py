@@ -150,6 +150,15 @@ def test_nodes_within_a_node_are_left_out_and_their_memory_is_not():
     assert call.activation_bytes == 90
 
 
+@pytest.mark.parametrize(("seconds", "calls"), [(0.2, [1, 1]), (0.001, [1, 2])])
+def test_a_long_call_is_planned_from_two_of_them(monkeypatch, tmp_path, seconds, calls):
+    made = []
+    monkeypatch.setattr(profile, "time_calls", lambda _, __, count: made.append(count) or [seconds * 1e9] * count)
+    path = save_plain(tmp_path / "fp32.onnx")
+    profile._plan_calls({"fp32": path}, {1: None}, seconds=1, threads=1)
+    assert made == calls
+
+
 def test_a_trace_of_another_graph_is_refused(tmp_path):
     path = save_plain(tmp_path / "fp32.onnx")
     with pytest.raises(RuntimeError, match="the trace has nodes"):
