@@ -27,6 +27,7 @@ from stages.common.cpu import (
 )
 from stages.common.preflight.own_models import own_mistakes, untracked
 from stages.common.preflight.params_check import check_params
+from stages.common.preflight.recipes import given_recipes
 from stages.common.session.runtimes import is_installed, key_of, runtime_folder
 from stages.common.workspace import load_params, run_main, write_metrics
 
@@ -100,7 +101,7 @@ def main(metrics_path):
         print(f"warning: {file} is not tracked, so that no queued or --temp experiment has it: run `dvc add {file}`")
     facts = machine(runtimes=params["verify_load"]["runtimes"])
     write_metrics(metrics_path, facts)
-    if names := saturating(facts["cpu"]["isa"], params["calibrate_quantize"]):
+    if names := saturating(facts["cpu"]["isa"], params["calibrate_quantize"] | given_recipes(params)):
         print(f"warning: {saturation_sentence(facts['cpu']['isa'], names)}")
     print(
         f"{facts['cpu']['model']}, {facts['cpu']['isa']}, {facts['cpu']['usable_cores']} usable cores, onnxruntime {facts['packages']['onnxruntime']}"

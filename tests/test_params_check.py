@@ -18,6 +18,7 @@ from stages.common.preflight.sections import Input, Train
 from stages.common.workspace import UserError, load_params, run_main
 
 RECIPE = "calibrate_quantize.static-u8s8"
+S8 = {"quant_format": "QDQ", "activation_type": "QInt8", "weight_type": "QInt8"}
 BEFORE = '{"cpu": "as it was"}\n'
 
 
@@ -156,6 +157,48 @@ SENTENCES = [
     ("tune.cnn.seconds", 0, "`tune.cnn.seconds` is 0: it must be greater than 0"),
     ("tune.cnn.max_drop", -1, "`tune.cnn.max_drop` is -1: it must be at least 0"),
     (
+        "tune.cnn.recipe",
+        "fp23",
+        "`tune.cnn.recipe`: 'fp23' is no recipe: write its parameters below it, or the word fp32",
+    ),
+    ("tune.cnn.recipe", None, "`tune.cnn.recipe` is blank: write its parameters below it, each on a line"),
+    ("tune.cnn.recipe", ["fp32"], "`tune.cnn.recipe` is ['fp32']: write its parameters below it, each on a line"),
+    (
+        "tune.cnn.recipe",
+        S8 | {"weight_type": "int8"},
+        "`tune.cnn.recipe.weight_type`: 'int8' is unknown: did you mean `QInt8`?",
+    ),
+    (
+        "tune.cnn.recipe",
+        S8 | {"weight_type": "QUInt8"},
+        "`tune.cnn.recipe`: QInt8 activations with QUInt8 weights have no kernels: make `weight_type` QInt8 or `activation_type` QUInt8",
+    ),
+    (
+        "tune.cnn.recipe",
+        S8 | {"seed": 1},
+        "`tune.cnn.recipe.seed` is not a parameter: expected one of quant_format, activation_type, weight_type, per_channel, reduce_range, op_types_to_quantize, nodes_to_exclude, swap_relu_maxpool, extra_options, calibrate",
+    ),
+    (
+        "tune.cnn.recipe",
+        {"weight_type": "QInt8", "quant_format": "QDQ"},
+        "`tune.cnn.recipe.activation_type` is missing: add it",
+    ),
+    (
+        "tune.cnn.recipe",
+        S8 | {"calibrate": {"percentile": 99}},
+        "`tune.cnn.recipe.calibrate.percentile` is no parameter of MinMax, which uses symmetric, moving_average, averaging_constant: remove it",
+    ),
+    (
+        "tune.cnn.recipe",
+        S8 | {"calibrate": {"images": 60001}},
+        "`tune.cnn.recipe.calibrate.images` is 60001 and data/fashion-mnist/train-images.npy has 60000 images: ask for fewer",
+    ),
+    (
+        "tune.cnn.recipe",
+        S8 | {"calibrate": {"images": 10}},
+        "`tune.cnn.recipe.calibrate.batch_size` is 20 and `tune.cnn.recipe.calibrate.images` is 10: make the batch no larger than the set",
+    ),
+    (
         "tune.cnn.batch",
         60_001,
         "`tune.cnn.batch` is 60001 and data/fashion-mnist/train-images.npy has 60000 images: ask for fewer",
@@ -204,6 +247,20 @@ def test_per_channel_qdq_is_refused_below_opset_13(refused):
         "error: params.yaml: `calibrate_quantize.static-s8s8-convgemm` is per-channel QDQ, which needs opset >= 13, "
         "and `export.opset` is 12."
     )
+    given = {f"tune.{model}.recipe": S8 | {"per_channel": True} for model in ("cnn", "resnet18")}
+    found = refused({"export.opset": 12, **given}).split("\n  - ")[1:]
+    assert [text.split("`")[1] for text in found] == ["calibrate_quantize.static-s8s8-convgemm", *given]
+
+
+def test_what_a_given_recipe_may_lose_on_this_processor_is_said_before_the_work(workspace, monkeypatch, capsys):
+    workspace(
+        {"tune.cnn.recipe": S8, "tune.cnn-small.recipe": S8 | {"reduce_range": True}, "tune.resnet18.recipe": "fp32"}
+    )
+    monkeypatch.setattr(machine, "best_int8_path", lambda flags: "avx2")
+    monkeypatch.setattr(machine, "ensure_runtime", lambda runtime: True)
+    machine.main("machine.json")
+    [warning] = [line for line in capsys.readouterr().out.splitlines() if "no VNNI" in line]
+    assert "`tune.cnn.recipe` belongs to it" in warning and warning.count("tune.") == 1
 
 
 def test_a_missing_key_is_named(refused, params):
@@ -273,6 +330,14 @@ def test_the_names_of_what_the_pipeline_makes_itself_are_reserved(refused, param
     )
 
 
+def test_the_names_that_the_search_gives_to_what_it_tries_are_reserved(refused, params):
+    params["variants"].append("searched-01")
+    recipe = params["calibrate_quantize"]["static-u8s8"]
+    assert refused({"calibrate_quantize.searched-01": recipe}) == (
+        "error: params.yaml: a recipe is named `searched-01`: names that begin with `searched-` are those of what `tune` tries: rename it."
+    )
+
+
 def test_a_search_and_its_variant_belong_together(refused, params):
     """`tuned` is made for all models or for none, because every variant is."""
     models = list(params["models"])
@@ -300,8 +365,8 @@ def test_without_a_search_and_its_variant_nothing_is_missing(params, repository,
 
 def test_the_tuned_variant_cannot_be_taken_apart_by_a_stage_that_reads_recipes(refused):
     assert refused({"explain.layers_of": "tuned"}) == (
-        "error: params.yaml: `explain.layers_of` is `tuned`, which the next search may change: "
-        "paste its recipe under `calibrate_quantize` and name that."
+        "error: params.yaml: `explain.layers_of` is `tuned`, which is another recipe for every model: "
+        "name one of `calibrate_quantize`, where it can be pasted if it fits them all."
     )
 
 

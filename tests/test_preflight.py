@@ -535,6 +535,30 @@ def test_every_model_has_to_have_the_nodes_of_a_recipe(own, params):
     )
 
 
+def test_a_recipe_that_is_given_for_one_model_has_to_fit_that_one_alone(own, params):
+    pooled().save(WHERE)
+    network().save(WHERE.replace("theirs", "other"))
+    np.save("data/own/train-labels.npy", np.empty(0, np.int64))
+    chosen = own_params(params)
+    chosen["models"] |= {"other": chosen["models"]["theirs"]}
+    given = PLAN | {"recipe": U8S8 | {"nodes_to_exclude": ["pooled"], "swap_relu_maxpool": ["pooled"]}}
+    assert list(own_mistakes(chosen | {"tune": {"theirs": given, "other": PLAN}}, Path())) == []
+    mistakes = list(own_mistakes(chosen | {"tune": {"theirs": PLAN, "other": given}}, Path()))
+    cannot = "`tune.other.recipe` cannot be made of models/other/onnx/fp32.onnx: "
+    assert [text.removeprefix(cannot).split(",")[0] for text in mistakes] == [
+        "nodes_to_exclude names 'pooled'",
+        "swap_relu_maxpool names 'pooled'",
+    ]
+
+
+@pytest.mark.parametrize("recipe", [None, "fp32", {"nodes_to_exclude": "t0"}, {"nodes_to_exclude": [0]}])
+def test_a_given_recipe_that_is_none_is_left_to_the_check_of_params_yaml(own, params, recipe):
+    network().save(WHERE)
+    np.save("data/own/train-labels.npy", np.empty(0, np.int64))
+    searched = own_params(params) | {"tune": {"theirs": PLAN | {"recipe": recipe}}}
+    assert list(own_mistakes(searched, Path())) == []
+
+
 @pytest.mark.parametrize(
     "recipes", [None, {"a": None}, {"a": {"nodes_to_exclude": "t0"}}, {"a": {"nodes_to_exclude": [0]}}]
 )

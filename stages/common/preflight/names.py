@@ -3,6 +3,7 @@
 from stages.common.preflight.wording import nearest
 
 RESERVED_NAMES = {"fp32": "the baseline", "fp32-again": "the benchmark's control", "tuned": "what `tune` finds"}
+SEARCHED_PREFIX = "searched-"  # of the names that `tune` gives to what it tries
 TUNED = "tuned"
 
 
@@ -12,6 +13,8 @@ def variants_against_recipes(params):
     for name in [*dynamic, *static]:
         if name in RESERVED_NAMES:
             yield f"a recipe is named `{name}`, which is the name of {RESERVED_NAMES[name]}: rename it"
+        if name.startswith(SEARCHED_PREFIX):
+            yield f"a recipe is named `{name}`: names that begin with `{SEARCHED_PREFIX}` are those of what `tune` tries: rename it"
         if name not in listed:
             yield f"the recipe `{name}` is not in `variants`: add it there, or remove the recipe"
     for name in sorted(set(dynamic) & set(static)):
@@ -58,7 +61,7 @@ def explained(params):
     """Yield whether the variant that is taken apart layer by layer is no static recipe."""
     name, recipes = params["explain"]["layers_of"], params["calibrate_quantize"]
     if name == TUNED:
-        yield "`explain.layers_of` is `tuned`, which the next search may change: paste its recipe under `calibrate_quantize` and name that"
+        yield "`explain.layers_of` is `tuned`, which is another recipe for every model: name one of `calibrate_quantize`, where it can be pasted if it fits them all"
     elif name not in recipes:
         yield f"`explain.layers_of` is `{name}`, which is no static recipe: {nearest(name, recipes)}"
 

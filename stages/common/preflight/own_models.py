@@ -34,12 +34,13 @@ def own_mistakes(params, root):
         yield from training_labels(root, data, arrays)
     elif plans and not fetched:
         yield from validation_labels(root, data, arrays)
-    recipes, alone = recipes_with_nodes(params), len(params["models"]) == 1
+    alone = len(params["models"]) == 1
     for name in own:
         where, preprocessed = f"models/{name}/onnx/fp32.onnx", root / f"models/{name}/preprocessed.onnx"
         if (root / where).is_file():
             settings, plan = params["models"][name], plans.get(name)
             mistakes = list(model_mistakes(root / where, where, name, settings, arrays, data, plan=plan))
+            recipes = recipes_with_nodes(params, plans, name)
             if recipes and not mistakes:
                 mistakes = node_mistakes(root / where, preprocessed, where, recipes, alone=alone)
             yield from mistakes

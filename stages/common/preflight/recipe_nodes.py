@@ -1,7 +1,8 @@
 """Nodes that recipes name, looked for in models of the user's own before anything long.
 
 A recipe names nodes of the preprocessed file, in which some of fp32's are fused, folded, or named for the first time. A
-recipe is made of every model, so every model has to have them; in those that are trained here calibrate-quantize looks.
+recipe is made of every model, so every model has to have them, but for the one that `tune` is given for a model. In
+models that are trained here calibrate-quantize and tune look.
 """
 
 import tempfile
@@ -9,18 +10,24 @@ import tempfile
 from stages.common.workspace import UserError
 
 KEYS = ("nodes_to_exclude", "swap_relu_maxpool")
+GIVEN = "tune."  # what the key of a recipe for one model begins with
 
 
-def recipes_with_nodes(params):
-    """Return {key: recipe} of the recipes that name nodes; what the parameter check refuses is passed over."""
-    found = {}
+def recipes_with_nodes(params, plans, model):
+    """Return {key: recipe} of a model's recipes that name nodes; what the parameter check refuses is passed over.
+
+    `plans`: the section `tune`, or nothing of it.
+    """
+    recipes = {f"{GIVEN}{model}.recipe": plans.get(model, {}).get("recipe")}
     for section in ("quantize_dynamic", "calibrate_quantize"):
-        recipes = params.get(section)
-        for name, recipe in recipes.items() if isinstance(recipes, dict) else ():
-            lists = [recipe.get(key, []) for key in KEYS] if isinstance(recipe, dict) else []
-            if any(lists) and all(_are_names(names) for names in lists):
-                found[f"{section}.{name}"] = recipe
-    return found
+        if isinstance(params.get(section), dict):
+            recipes |= {f"{section}.{name}": recipe for name, recipe in params[section].items()}
+    return {key: recipe for key, recipe in recipes.items() if _names_nodes(recipe)}
+
+
+def _names_nodes(recipe):
+    lists = [recipe.get(key, []) for key in KEYS] if isinstance(recipe, dict) else []
+    return any(lists) and all(_are_names(names) for names in lists)
 
 
 def _are_names(value):
@@ -44,7 +51,11 @@ def node_mistakes(fp32, preprocessed, where, recipes, *, alone):
             yield str(error).removesuffix(".")
             return
         for key, message in _not_found(f"{folder}/preprocessed.onnx", recipes):
-            why = "cannot be" if alone else "is made of all models, as every recipe, and cannot be"
+            why = (
+                "cannot be"
+                if alone or key.startswith(GIVEN)
+                else "is made of all models, as every recipe, and cannot be"
+            )
             yield f"`{key}` {why} made of {where}: {message}"
 
 

@@ -95,11 +95,26 @@ class StaticRecipe(Section):
         return self
 
 
+def given_recipes(params):
+    """Return {key: recipe} of the recipes that are given for one model each, in place of a search; fp32 is none."""
+    return {
+        f"tune.{model}.recipe": plan["recipe"]
+        for model, plan in params["tune"].items()
+        if isinstance(plan.get("recipe"), dict)
+    }
+
+
+def static_recipes(params):
+    """Return {key: recipe} of all static recipes, of every model and of one."""
+    shared = {f"calibrate_quantize.{name}": recipe for name, recipe in params["calibrate_quantize"].items()}
+    return shared | given_recipes(params)
+
+
 def calibrate_sections(params):
     """Yield (key, section, its settings) for `calibrate` and for every recipe that overrides some of it."""
     sections = {"calibrate": params["calibrate"]} | {
-        f"calibrate_quantize.{name}.calibrate": recipe["calibrate"]
-        for name, recipe in params["calibrate_quantize"].items()
+        f"{key}.calibrate": recipe["calibrate"]
+        for key, recipe in static_recipes(params).items()
         if recipe.get("calibrate")
     }
     for where, section in sections.items():
@@ -123,7 +138,8 @@ def calibration_methods(params):
 
 def per_channel_opset(params):
     """Yield the recipes that cannot be made of a model that is exported in an older opset."""
-    opset = params["export"]["opset"]
-    for name, recipe in params["calibrate_quantize"].items():
-        if opset < 13 and params["train"] and recipe.get("per_channel") and recipe["quant_format"] == "QDQ":
-            yield f"`calibrate_quantize.{name}` is per-channel QDQ, which needs opset >= 13, and `export.opset` is {opset}"
+    opset, trained = params["export"]["opset"], params["train"]
+    exported = params | {"tune": {model: plan for model, plan in params["tune"].items() if model in trained}}
+    for key, recipe in static_recipes(exported).items():
+        if opset < 13 and trained and recipe.get("per_channel") and recipe["quant_format"] == "QDQ":
+            yield f"`{key}` is per-channel QDQ, which needs opset >= 13, and `export.opset` is {opset}"

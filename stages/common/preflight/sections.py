@@ -2,7 +2,7 @@
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, Field, WrapValidator, model_validator
 
 from stages.common.preflight.fields import Count, Name, Positive, Section, Seed, Version, each_once, one_of, per_channel
 from stages.common.preflight.recipes import Calibrate, DynamicRecipe, StaticRecipe
@@ -138,6 +138,13 @@ class Sensitivity(Section):
     each_size_once = each_once("images", "a size")
 
 
+def _or_fp32(value, validate):
+    """Let a recipe be the word fp32: `tuned` is a copy of it."""
+    if isinstance(value, str) and value != "fp32":
+        raise ValueError(f"{value!r} is no recipe: write its parameters below it, or the word fp32")
+    return value if value == "fp32" else validate(value)
+
+
 class Tune(Section):
     seconds: Positive
     objective: Annotated[str, one_of("latency", "throughput", "size")]
@@ -145,6 +152,7 @@ class Tune(Section):
     max_drop: Annotated[float, Field(ge=0, le=100)]
     validation_images: Count
     seed: Seed
+    recipe: Annotated[StaticRecipe, WrapValidator(_or_fp32)] = None
 
 
 class Params(Section):

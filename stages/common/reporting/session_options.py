@@ -13,7 +13,7 @@ def options_section(model, metrics):
         return None
     if not options["rounds"]:
         return {
-            "sentence": "Session options were not raced: a quarter of the search's seconds is too little for them.",
+            "sentence": "Session options were not raced: what the search left of its seconds was too little for them.",
             "rows": [],
         }
     named = {f"{one['setting']}={one['value']}": one for one in options.values() if isinstance(one, dict)}
@@ -57,6 +57,6 @@ def _sentence(results, rounds, batch):
     ]
     found = " and ".join([*filter(None, [", ".join(gains[:-1])]), *gains[-1:]])
     return (
-        f"No file here needs a session option. Apart from the search `tune` tried {len(results)} of them, each alone against "
+        f"No file here needs a session option. Apart from the recipe, `tune` tried {len(results)} of them, each alone against "
         f"the default session ({rounds} rounds at batch {batch}, Holm's correction): {found or 'none makes a file faster for certain'}."
     )

@@ -1,23 +1,23 @@
-"""What the search for the fastest recipe found, in the words and rows of the report."""
+"""What the search for the fastest recipe found, or what the given one does, in the words and rows of the report."""
 
 import csv
 import json
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from stages.common.cpu import disturbances
 from stages.common.profiling.operators import runs_in_integers
 from stages.common.reporting.session_options import options_section
+from stages.common.tuned_recipe import FP32, GIVEN, doubts, entry
 from stages.common.workspace import read_metrics
 
-FP32, TUNED = "fp32", "tuned"
+TUNED = "tuned"
 GOALS = {"latency": "fastest", "throughput": "fastest", "size": "smallest"}
 
 
 def tuning_section(root, model, batch):
-    """Return what the report says of a model's search: sentences, recipe and figure; None if there was no search.
+    """Return what the report says of a model's search: title, sentences, recipe and figure; None if it was not run.
 
     `batch`: the batch size that `explain` is asked about.
     """
@@ -25,7 +25,7 @@ def tuning_section(root, model, batch):
     if not path.is_file():
         return None
     metrics = read_metrics(path)[model]
-    sentences = [searched(metrics), found(metrics)]
+    sentences = [given(model), taken(metrics)] if GIVEN in metrics else [searched(metrics), found(metrics)]
     explained = Path(root) / "plots" / "explain" / f"{model}.csv"
     if metrics["chosen"] != FP32 and explained.is_file():
         table = pd.read_csv(explained, keep_default_na=False)
@@ -33,8 +33,11 @@ def tuning_section(root, model, batch):
         if TUNED in set(table["variant"]):
             sentences += [saved(table, metrics, batch), spent(table, batch)]
     return {
+        "title": "The recipe that was given" if GIVEN in metrics else "The best recipe that the search found",
+        "shown": "The recipe that was given" if GIVEN in metrics else "Every recipe that was tried",
         "sentences": [*filter(None, sentences), speed_of_arithmetic(metrics)],
-        "recipe": recipe_entry(Path(root) / "plots" / "tune" / f"{model}.csv", model),
+        "recipe": recipe_entry(Path(root) / "plots" / "tune" / f"{model}.csv"),
+        "given": GIVEN in metrics,
         "figure": f"plots/explain/{model}-recipes.png",
         "batch": metrics["batch"],
         "images": metrics.get("validation", {}).get("images"),
@@ -43,19 +46,27 @@ def tuning_section(root, model, batch):
 
 
 def searched(metrics):
-    """Return what was tried and what became of it."""
+    """Return what was tried and what became of it: every recipe is in one of the counts."""
     points = metrics["points"]
+    what = "accuracy" if metrics["labelled"] else "agreement"
     parts = {
-        "behind": "were behind",
-        "inaccurate": f"may lose more than {metrics['max_drop']:g} points of {'accuracy' if metrics['labelled'] else 'agreement'}",
-        "same_file": "gave the same file as another",
-        "failed": "do not work",
-        "not_reached": "were not reached in the time",
+        "taken": "taken",
+        "tied": "about as good as another",
+        "behind": "behind",
+        "inaccurate": f"that may lose more than {metrics['max_drop']:g} points of {what}",
+        "same_file": "with the same file as another",
+        "failed": "without a file that works",
     }
-    rest = [f"{points[key]} {words}" for key, words in parts.items() if points[key]]
+    counts = points | {"taken": int(metrics["chosen"] != FP32)}
+    rest = ", ".join(f"{counts[key]} {words}" for key, words in parts.items() if counts[key])
+    missed = f"; {points['not_reached']} more could not be reached in the time" if points["not_reached"] else ""
     goal = GOALS[metrics["objective"]]
-    busy = "".join(f" It was disturbed: {disturbance}." for disturbance in disturbances(metrics))
-    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {', '.join(rest)}.{busy}"
+    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {rest}{missed}.{disturbed(metrics)}"
+
+
+def disturbed(metrics):
+    """Return what disturbed the measurement, as sentences that follow another; nothing if nothing did."""
+    return "".join(f" The measurement was disturbed: {disturbance}." for disturbance in disturbances(metrics))
 
 
 def found(metrics):
@@ -63,6 +74,18 @@ def found(metrics):
     hand = metrics.get("best_hand_written")
     if metrics["chosen"] == FP32:
         return "None of them is better for certain and keeps the accuracy: `tuned` is a copy of fp32."
+    speed, accuracy = measured(metrics)
+    if "over_hand_written" not in metrics:
+        return f"`tuned` is `{metrics['chosen']}`, {speed}, which nothing else beats for certain; {accuracy}."
+    over = "{speedup:.2f}x ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics["over_hand_written"])
+    kept = "" if hand["shown_low"] >= -metrics["max_drop"] / 100 else ", whose accuracy was not shown to hold"
+    return (
+        f"`tuned` is {speed} and {over} as fast as the best recipe written by hand, `{hand['name']}`{kept}; {accuracy}."
+    )
+
+
+def measured(metrics):
+    """Return (size and speed, accuracy) of the file in words, with their intervals."""
     smaller = metrics["fp32_size_bytes"] / metrics["size_bytes"]
     speed = (
         f"{smaller:.1f}x smaller than fp32, "
@@ -71,14 +94,25 @@ def found(metrics):
     judged = metrics["validation"]
     change, low, high = (100 * judged[key] for key in ("accuracy_change", "change_low", "change_high"))
     what = "accuracy" if metrics["labelled"] else "agreement with fp32"
-    accuracy = f"on {judged['images']:,} validation images its {what} changes by {change:+.2f} points ({low:+.2f} to {high:+.2f})"
-    if "over_hand_written" not in metrics:
-        return f"`tuned` is `{metrics['chosen']}`, {speed}, which nothing else beats for certain; {accuracy}."
-    over = "{speedup:.2f}x ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics["over_hand_written"])
-    kept = "" if hand["change_low"] >= -metrics["max_drop"] / 100 else ", whose accuracy was not shown to hold"
     return (
-        f"`tuned` is {speed} and {over} as fast as the best recipe written by hand, `{hand['name']}`{kept}; {accuracy}."
+        speed,
+        f"on {judged['images']:,} validation images its {what} changes by {change:+.2f} points ({low:+.2f} to {high:+.2f})",
     )
+
+
+def given(model):
+    """Return that the recipe is the user's."""
+    return f"The recipe of `tuned` is given in params.yaml (`tune.{model}.recipe`), so that nothing was searched."
+
+
+def taken(metrics):
+    """Return what the given recipe does, with its intervals, and what a search would have turned it down for."""
+    if metrics["chosen"] == FP32:
+        return "It is `fp32`: `tuned` is a copy of it."
+    speed, accuracy = measured(metrics)
+    against = doubts(metrics)
+    kept = f" It is kept, although {' and '.join(against)}." if against else ""
+    return f"`tuned` is {speed} at batch {metrics['batch']}; {accuracy}.{kept}{disturbed(metrics)}"
 
 
 def saved(table, metrics, batch):
@@ -138,7 +172,7 @@ def chosen_recipe(points_path):
         return next((json.loads(row["recipe"]) for row in csv.DictReader(file) if row["outcome"] == "chosen"), None)
 
 
-def recipe_entry(points_path, model):
-    """Return the chosen recipe as YAML for `calibrate_quantize`; None if it is fp32."""
+def recipe_entry(points_path):
+    """Return the chosen recipe as YAML for `tune.<model>`; None if it is fp32."""
     recipe = chosen_recipe(points_path)
-    return yaml.safe_dump({f"tuned-{model}": recipe}, sort_keys=False) if recipe else None
+    return entry(recipe) if recipe else None

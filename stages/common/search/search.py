@@ -1,7 +1,8 @@
 """The search for the fastest recipe: cheap screening first, then interleaved rounds for what is close, then accuracy.
 
-The fastest whose accuracy holds meets the best hand-written recipe and fp32 in rounds that were used for no choice, so
-that its interval is honest. What session options would bring beside it is measured last, and changes nothing.
+The fastest whose accuracy holds meets the best hand-written recipe and fp32 in fresh rounds: one half of them decides,
+the other, which was used for no choice, is reported. What session options would bring is measured last, in what is left
+of the seconds, and changes nothing.
 """
 
 from pathlib import Path
@@ -12,26 +13,28 @@ import onnx
 from stages.common.cpu import EXACT_INT8, CpuSeconds, best_int8_path, cpu_model_and_flags, disturbances, usable_cores
 from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
+from stages.common.search.accuracy import Accuracy
 from stages.common.search.clock import SearchClock
-from stages.common.search.decision import Accuracy, decide, first_that_holds, repairs
+from stages.common.search.decision import best_by_hand, decide, drop_behind, first_that_holds, repairs
 from stages.common.search.matrix_products import measure_products, operations_per_image
-from stages.common.search.points import CHOSEN, HAND_WRITTEN, NOT_REACHED, OUTCOMES, TIED, Builder
-from stages.common.search.race import field_of, race, speedup, timed_rounds
+from stages.common.search.points import BEHIND, CHOSEN, HAND_WRITTEN, SAME_FILE, Builder
+from stages.common.search.race import FEWEST_LAST_ROUNDS, field_of, halves, race, timed_rounds
 from stages.common.search.screening import Screening, explore, slower_in_integers
 from stages.common.search.session_options import measure_options
 from stages.common.search.space import Space
+from stages.common.search.summary import final_speeds, reached_gops, summary
 from stages.common.search.validation import Validation, draw_validation
 from stages.common.workspace import scratch_folder
 
-ACCURACY_SHARE = 0.35  # of the budget: for predictions of the validation images
-HAND_WRITTEN_UNTIL, ACCURACY_UNTIL, FOR_THE_READER_UNTIL = 0.7, 0.85, 0.9  # of the budget, from the start on
-OPTIONS_SHARE = 0.25  # of the budget, beyond it: what is measured of session options is no part of the search
-PROFILE_SHARE = 0.05  # of the budget
+SEARCH_SHARE = 0.8  # of tune.<model>.seconds; the rest, and what the search leaves of this, is for session options
+ACCURACY_SHARE = 0.35  # of the search's seconds, as all shares below: for predictions of the validation images
+ACCURACY_UNTIL, HAND_WRITTEN_UNTIL, FOR_THE_READER_UNTIL = 0.85, 0.9, 0.9  # from the start on
+PROFILE_SHARE = 0.05
 COMPARISONS = 3  # predictions of int8 files that the share is planned for, beside fp32's
 FEWEST_IMAGES = 100
 CORE_WORTH = 0.75  # of a further core to predictions, carefully guessed
 PREDICTED_AT_ONCE = 32  # memory only; resnet18 at 224 needs 3 MB an image for one tensor
-LIKELY = 4  # predictions that may be lost in the long run where none of a sample is, with 97.5 % confidence
+LIKELY = 5  # predictions that may be lost in the long run where none of a sample is, by the limit of the first asked
 LAST_SEED = 1000  # of the last rounds: none of the race
 
 
@@ -56,15 +59,11 @@ class Search:
         """Search, alone on the machine."""
         with machine_lock(), scratch_folder(Path(self.preprocessed_path).parent, "tune") as self.folder:
             start = CpuSeconds.now()
-            self.clock = SearchClock(self.plan["seconds"])
-            self.screen()
+            self.clock = SearchClock(self.plan["seconds"], SEARCH_SHARE)
+            self.open_screening()
+            self.explore()
             self.open_validation()
-            hand = best_by_hand(self.screening, self.accuracy, self.clock)
-            field = field_of(self.screening)
-            if field and not self.by_size:
-                field = race(field, self.fp32_path, self.values, clock=self.clock, threads=self.threads)
-            until = {"clock": self.clock, "until": ACCURACY_UNTIL}
-            winner = first_that_holds(field, self.accuracy.holds, repair=self.repaired, rank=self.rank, **until)
+            winner, hand = self.best()
             self.choose(winner, hand)
             self.compare_for_the_reader()
             self.metrics |= measure_products(self.folder, threads=self.threads)
@@ -80,21 +79,27 @@ class Search:
         """All points in the order in which they were tried."""
         return self.screening.points
 
-    def screen(self):
-        """Time everything that is worth it a little."""
+    def open_screening(self):
+        """Get ready to make files and to time them, and see that images are left to judge them by."""
         available = len(load_images(self.images_path))
         self.builder = Builder(
             self.preprocessed_path, self.images_path, available, self.scaling, self.shared, self.folder
         )
-        recipes = ({}, *self.hand_written.values())
-        self.taken = np.unique(np.concatenate([self.builder.indices(recipe) for recipe in recipes]))
+        self.taken = np.unique(np.concatenate([self.builder.indices(recipe) for recipe in self.calibrated()]))
         draw_validation(seed=0, images=1, available=available, taken=self.taken)  # before any work: is one left?
         timed = {"threads": self.threads, "clock": self.clock}
         self.screening = Screening(self.builder, self.fp32_path, self.values, by_size=self.by_size, **timed)
 
+    def calibrated(self):
+        """Return recipes that have all calibration images of the search: those of the shared settings, and the others'."""
+        return [{}, *self.hand_written.values()]
+
+    def explore(self):
+        """Time everything that is worth it a little."""
+
         def find_slower(point):
             files = (self.fp32_path, self.space, self.values, self.folder)
-            seconds = PROFILE_SHARE * self.plan["seconds"]
+            seconds = PROFILE_SHARE * self.clock.seconds
             return slower_in_integers(point, *files, threads=self.threads, seconds=seconds)
 
         explore(self.screening, self.space, self.hand_written, find_slower=find_slower)
@@ -120,11 +125,24 @@ class Search:
         self.accuracy = Accuracy(self.validation.compare_file, limit / 100)
         self.metrics["labelled"] = int(self.validation.labelled)
 
+    def best(self):
+        """Return the fastest point whose accuracy holds and the best hand-written one; None where there is none."""
+        field = field_of(self.screening)
+        if field and not self.by_size:
+            field = race(field, self.fp32_path, self.values, clock=self.clock, threads=self.threads)
+        until = {"clock": self.clock, "until": ACCURACY_UNTIL}
+        winner = first_that_holds(field, self.accuracy.holds, repair=self.repaired, rank=self.rank, **until)
+        for point in self.points:
+            if winner and point is not winner and not point.outcome:
+                drop_behind(point, winner, by_size=self.by_size)
+        if winner and winner.origin == HAND_WRITTEN:
+            return winner, winner
+        until["until"] = HAND_WRITTEN_UNTIL
+        return winner, best_by_hand(self.points, self.accuracy, by_size=self.by_size, **until)
+
     def rank(self, point):
         """Return what points are ordered by when they are asked for their accuracy: smaller is better."""
-        if self.by_size:
-            return point.size_bytes
-        return point.raced[0] if point.raced else point.screened
+        return point.size_bytes if self.by_size else point.time_ratio()
 
     def repaired(self, point):
         """Return the points that take the place of one whose accuracy does not hold."""
@@ -134,8 +152,12 @@ class Search:
         found = []
         for recipe, shape in repairs(point, self.space, narrow_sums=narrow_sums):
             new = self.screening.try_searched(recipe, shape, until=ACCURACY_UNTIL)
-            new.repair_of = point
-            found += [new] if not new.outcome else []
+            if new.outcome == SAME_FILE and new.twin.outcome == BEHIND:
+                new = new.twin  # which is slower than the one that may lose too much, and that is no longer against it
+                new.come_back()
+            if not new.outcome:
+                new.repair_of = point
+                found.append(new)
         return found
 
     def choose(self, winner, hand):
@@ -147,13 +169,23 @@ class Search:
         medians = timed_rounds(
             compared, self.fp32_path, self.values,
             seconds=max(self.clock.left(), 0.0), threads=self.threads, seed=self.plan["seed"] + LAST_SEED,
+            fewest=FEWEST_LAST_ROUNDS,
         )  # fmt: skip
-        kept = hand if hand and self.accuracy.holds(hand) else None
-        self.chosen = decide(winner, kept, medians, by_size=self.by_size)
+        deciding, reported = self.split(medians)
+        self.chosen = self.decide(winner, hand, deciding)
         if self.chosen:
             self.chosen.outcome, self.chosen.reason = CHOSEN, ""
-        self.metrics |= final_speeds(self.chosen, hand, medians)
-        self.metrics |= reached_gops(operations_per_image(self.model), self.batch, medians, self.chosen)
+        self.metrics |= final_speeds(self.chosen, hand, reported)
+        self.metrics |= reached_gops(operations_per_image(self.model), self.batch, reported, self.chosen)
+
+    def split(self, medians):
+        """Return the rounds to decide by and those to report, of {name: medians (rounds,)}."""
+        return halves(medians)
+
+    def decide(self, winner, hand, medians):
+        """Return the point to take; None is fp32 itself."""
+        kept = hand if hand and self.accuracy.holds(hand) else None
+        return decide(winner, kept, medians, by_size=self.by_size)
 
     def compare_for_the_reader(self):
         """Compare the predictions of what came close, too, in the time that is left: for the figure."""
@@ -162,70 +194,20 @@ class Search:
             takes = self.validation.count * point.call_seconds / self.batch
             if came_close and self.clock.left(FOR_THE_READER_UNTIL) > takes:
                 self.clock.show(f"accuracy of {point.name}")
-                self.accuracy.holds(point)
-            point.drop(TIED, "about as fast as a smaller or simpler one")
+                self.accuracy.works(point)
 
     def race_session_options(self):
-        """Time session options with fp32 and the chosen file, after the search."""
+        """Time session options with fp32 and the chosen file, in what the search has left of the seconds."""
         self.clock.show("session options")
         files = {"fp32": self.fp32_path} | ({"tuned": self.chosen.path} if self.chosen else {})
         self.metrics["session_options"] = measure_options(
             files, self.values, (self.validation.path, self.validation.count, self.scaling),
-            threads=self.threads, seconds=OPTIONS_SHARE * self.plan["seconds"], seed=self.plan["seed"] + LAST_SEED + 1,
+            threads=self.threads, seconds=self.plan["seconds"] - self.clock.spent(), seed=self.plan["seed"] + LAST_SEED + 1,
             folder=self.folder, output=self.evaluate["output"],
         )  # fmt: skip
 
 
 def affordable_images(plan, fp32_seconds, int8_seconds, free):
     """Return how many validation images the budget allows, of `free`, by the seconds that one takes."""
-    affordable = int(ACCURACY_SHARE * plan["seconds"] / (fp32_seconds + COMPARISONS * int8_seconds))
+    affordable = int(ACCURACY_SHARE * SEARCH_SHARE * plan["seconds"] / (fp32_seconds + COMPARISONS * int8_seconds))
     return max(1, min(plan["validation_images"], free, max(affordable, FEWEST_IMAGES)))
-
-
-def best_by_hand(screening, accuracy, clock):
-    """Return the best hand-written recipe whose accuracy holds, else the best of them all; None if none works."""
-    works = [point for point in screening.points if point.origin == HAND_WRITTEN and point.screened is not None]
-    works.sort(key=lambda point: point.size_bytes if screening.by_size else point.screened)
-    for place, point in enumerate(works):
-        clock.show(f"accuracy of {point.name}")
-        if (place == 0 or clock.left(HAND_WRITTEN_UNTIL) > 0) and accuracy.holds(point):
-            return point
-    return works[0] if works else None
-
-
-def final_speeds(chosen, hand, medians):
-    """Return {speedup...: over fp32, rounds, over_hand_written: {speedup...}}; the last only if another was chosen."""
-    if chosen is None:
-        return {}
-    keys = ("speedup", "speedup_low", "speedup_high")
-    found = dict(zip(keys, speedup(medians, "fp32", chosen.name), strict=True))
-    found["rounds"] = len(medians["fp32"])
-    if hand is not None and hand is not chosen:
-        found["over_hand_written"] = dict(zip(keys, speedup(medians, hand.name, chosen.name), strict=True))
-    return found
-
-
-def summary(points, chosen, hand):
-    """Return what was tried and what came of it: counts, names, size and the accuracy on the validation images."""
-    counts = {"tried": sum(point.outcome != NOT_REACHED for point in points)}
-    counts |= {outcome.replace("-", "_"): sum(point.outcome == outcome for point in points) for outcome in OUTCOMES[1:]}
-    found = {"chosen": (chosen.name if chosen else "fp32")[:40], "points": counts}
-    if hand:
-        found["best_hand_written"] = {
-            "name": hand.name[:40],
-            "accuracy_change": hand.judged["accuracy_change"],
-            "change_low": hand.judged["change_low"],
-        }
-    if chosen:
-        keys = ("images", "accuracy", "accuracy_change", "change_low", "change_high", "changed")
-        found |= {"size_bytes": chosen.size_bytes, "validation": {key: chosen.judged[key] for key in keys}}
-    return found
-
-
-def reached_gops(operations, batch, medians, chosen):
-    """Return what fp32 and the chosen file reach in the last rounds, in billions of operations a second."""
-    if operations is None:
-        return {}
-    files = {"fp32_gops": "fp32"} | ({"tuned_gops": chosen.name} if chosen else {})
-    # operations a nanosecond are billions a second
-    return {key: round(operations * batch / float(np.median(medians[name])), 2) for key, name in files.items()}
