@@ -8,7 +8,7 @@ vermilion bar that does is of a point that was asked among others, and had to sh
 says.
 A square was written by hand. Where params.yaml gives the recipe, there is no other dot.
 
-    python -m stages.plot_tune cnn metrics/tune/cnn.json plots/tune/cnn.csv plots/tune/cnn.png
+    python -m stages.plot_tune cnn metrics/tune/cnn.json plots/tune/cnn.csv plots/explain/cnn-recipes.png
 """
 
 import csv

@@ -85,6 +85,16 @@ SENTENCES = [
     ("models.cnn.benchmark.batches", [], "`models.cnn.benchmark.batches` is empty: it needs at least 1"),
     ("benchmark.rounds", 1, "`benchmark.rounds` is 1: it must be at least 2"),
     ("models.resnet18.benchmark.rounds", 1, "`models.resnet18.benchmark.rounds` is 1: it must be at least 2"),
+    (
+        "explain.time.rounds",
+        6,
+        "`explain.time.rounds`: 6 rounds cannot show a cause, which takes an interval of 97 % confidence: write at least 7",
+    ),
+    (
+        "models.resnet18.explain.rounds",
+        3,
+        "`models.resnet18.explain.rounds`: 3 rounds cannot show a cause, which takes an interval of 97 % confidence: write at least 7",
+    ),
     ("benchmark.warmup_calls", 0, "`benchmark.warmup_calls` is 0: it must be at least 1"),
     ("verify_load.strict", "yes", "`verify_load.strict` is 'yes': write true or false"),
     (

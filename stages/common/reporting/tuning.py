@@ -38,7 +38,7 @@ def tuning_section(root, model, batch):
         "sentences": [*filter(None, sentences), speed_of_arithmetic(metrics)],
         "recipe": recipe_entry(Path(root) / "plots" / "tune" / f"{model}.csv"),
         "given": GIVEN in metrics,
-        "figure": f"plots/tune/{model}.png",
+        "figure": f"plots/explain/{model}-recipes.png",
         "batch": metrics["batch"],
         "images": metrics.get("validation", {}).get("images"),
         "options": options_section(model, metrics),
