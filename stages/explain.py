@@ -23,6 +23,7 @@ from stages.common.profiling.profile import measure_profiles
 from stages.common.profiling.session_memory import session_bytes
 from stages.common.quantization import float_layers
 from stages.common.session.concurrency import map_in_order
+from stages.common.timing import same_files
 from stages.common.workspace import read_metrics, read_params, run_main, whole_file, write_metrics, write_table
 
 BASELINE = "fp32"
@@ -50,8 +51,11 @@ def explain(paths, graphs, preprocessed, inputs, *, rounds, seconds, threads):
     original, weighted = Original.of(preprocessed), float_layers(preprocessed)
     nodes = {variant: map_nodes(graph, original) for variant, graph in graphs.items()}
     layers = group_layers(original, nodes.values())
+    same = same_files(paths)
     with machine_lock():
-        profiles, cost = measure_profiles(paths, graphs, inputs, rounds=rounds, seconds=seconds, threads=threads)
+        files = {variant: path for variant, path in paths.items() if variant not in same}
+        profiles, cost = measure_profiles(files, graphs, inputs, rounds=rounds, seconds=seconds, threads=threads)
+    profiles |= {(variant, batch): profiles[same[variant], batch] for variant in same for batch in inputs}
     # in processes of their own, which do not disturb each other's memory as they would each other's time
     memory = map_in_order(partial(session_bytes, threads=threads), paths.values(), usable_cores())
     memory = dict(zip(paths, memory, strict=True))

@@ -30,6 +30,8 @@ def workspace(tmp_path_factory):
     """A folder with a model, its variants, images, predictions, and what earlier stages say of them."""
     root = tmp_path_factory.mktemp("workspace")
     paths, preprocessed, ranges = make_variants(save_plain(root / "onnx" / "fp32.onnx"))
+    paths["tuned"] = root / "onnx" / "tuned.onnx"
+    paths["tuned"].write_bytes(paths["u8s8"].read_bytes())
     variants = [name for name in paths if name != "fp32"]
     np.save(root / "images.npy", images_for(preprocessed, 64))
     np.save(root / "labels.npy", np.arange(64) % 10)
@@ -83,6 +85,7 @@ def test_metrics_have_counts_memory_and_what_is_unexplained_for_every_variant_th
         "s8s8",
         "convgemm",
         "dynamic",
+        "tuned",
     ]
     assert (metrics["u8s8"]["integer_layers"], metrics["u8s8"]["float_layers"]) == (3, 0)
     assert metrics["u8s8"]["batch_8"]["activation_bytes"] < metrics["fp32"]["batch_8"]["activation_bytes"]
@@ -100,6 +103,11 @@ def test_the_table_adds_up_to_the_call(time_outputs):
     call = json.loads((time_outputs / "explain.json").read_text())["small"]["fp32"]["batch_8"]["call_us"]
     assert sum(mine) == pytest.approx(call, rel=0.3)
     assert {row["kind"] for row in rows} <= {"layer", "quantize", "dequantize", "layout", "other"}
+
+
+def test_a_file_that_two_variants_share_is_profiled_once(time_outputs):
+    metrics = json.loads((time_outputs / "explain.json").read_text())["small"]
+    assert metrics["tuned"]["batch_8"] == metrics["u8s8"]["batch_8"] != metrics["s8s8"]["batch_8"]
 
 
 def test_the_optimized_graphs_can_be_inspected(time_outputs):
