@@ -5,9 +5,10 @@ import platform
 import numpy as np
 import onnx
 import pytest
-from small_models import Network, images_for, make_variants, save_plain, save_residual
+from small_models import Network, images_for, make_variants, save_choice, save_plain, save_residual
 
-from stages.common.explanation.causes import LayerTimes, describe, find_causes, median_interval
+from stages.common.explanation.causes import CONFIDENCE, LayerTimes, describe, find_causes, median_interval
+from stages.common.preflight.sections import FEWEST_PROFILED
 from stages.common.profiling.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
 from stages.common.profiling.profile import Profile, measure_profiles
 from stages.common.quantization import float_layers
@@ -53,6 +54,15 @@ def test_no_cause_is_invented_for_a_copy_of_the_baseline(plain):
 
 def test_the_baseline_has_no_causes(plain):
     assert causes_of({"fp32": plain}, plain, seconds=0.5)["fp32"] == []
+
+
+def test_a_node_that_holds_graphs_is_a_layer_like_any_other(tmp_path):
+    paths, preprocessed, _ = make_variants(save_choice(tmp_path / "onnx" / "fp32.onnx"))
+    paths = {name: paths[name] for name in ("fp32", "u8s8")}
+    profiles, nodes, original, layers, weighted = profile_of(paths, preprocessed, batch=4, seconds=0.1)
+    times = {name: LayerTimes(profiles[name, 4], nodes[name], layers) for name in paths}
+    assert [times[name].op_types(("choice", "layer")) for name in paths] == [["If"], ["If"]]
+    assert all(cause["kind"] and cause["cause"] for cause in find_causes("u8s8", 4, times, original, weighted))
 
 
 # From here on times are made, so that the right answer is known to the microsecond.
@@ -167,6 +177,11 @@ def test_the_interval_of_eleven_rounds_leaves_out_one_round_at_either_end():
 
 def test_the_interval_of_few_rounds_is_their_range():
     assert median_interval(np.array([5.0, 1.0, 3.0])) == (1, 5)
+
+
+def test_the_fewest_rounds_that_params_yaml_may_ask_for_are_the_fewest_that_can_show_a_cause():
+    """All of them lie on one side of the median with probability 2 ** -rounds, on either side twice that."""
+    assert 2 * 0.5**FEWEST_PROFILED <= 1 - CONFIDENCE < 2 * 0.5 ** (FEWEST_PROFILED - 1)
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the rule is of x86's kernels")

@@ -63,6 +63,15 @@ def test_a_variant_that_does_not_run_is_said_to(draw, one_does_not_run, variants
     assert texts(draw(one_does_not_run, variants)).count("does not run here") == len(one_does_not_run)
 
 
+def test_net_changes_are_called_significant_if_they_are_so_among_all_variants():
+    """Of seven files of the same accuracy the luckiest has p < 0.05 in three of ten cases."""
+    judged = {"accuracy": 0.9, "changed": 10, "images": 100}
+    p_values = {"a": 0.004, "b": 0.02, "c": 0.03, "d": 0.5}
+    cells = {name: {"evaluate": judged | {"mcnemar_p": p}} for name, p in p_values.items()}
+    found = {"variants": {"fp32": {"evaluate": judged}, **cells}}
+    assert changes_finding(found, list(p_values)) == "10 labels change; net significant for 1 of 4 (Holm)"
+
+
 @pytest.mark.parametrize("draw", (latency_figure, accuracy_figure))
 def test_a_variant_has_its_own_colour(draw, results, variants):
     figure = draw(results, variants)

@@ -16,7 +16,7 @@ CONVERSIONS = ("quantize", "dequantize", "layout")
 CUT = 3.5  # times the baseline's call
 MILLISECONDS_FROM = 10_000  # microseconds of the baseline's call
 DPI = 120
-LONGEST_NAME = 36  # characters of a layer's name; exporters write whole paths
+LONGEST_NAME = 28  # characters of a layer's name; exporters write whole paths
 
 
 def draw_times(path, *, model, batch, profiles):

@@ -130,9 +130,10 @@ def accuracy_sentence(variant, found):
         f"(median difference {found['median_margin']:.2g})."
     ]
     if found["changed_ties"]:
+        rounded = ": its output is rounded to 8 bits, too" if "changed_by_logit_scale" in found else ""
         parts.append(
             f"In {found['changed_ties']} of them the variant's two largest logits are equal, so that the order of the "
-            "classes decides: its output is rounded to 8 bits, too."
+            f"classes decides{rounded}."
         )
     if "changed_by_logit_scale" in found:
         parts.append(f"Rounding nothing but fp32's logits to that scale changes {found['changed_by_logit_scale']}.")

@@ -11,6 +11,7 @@ import matplotlib.pyplot as plt
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from stages.common.reporting.results import BASELINE, agreement, is_labelled, verdict
+from stages.common.statistics.multiple import SIGNIFICANCE, holm
 
 # Okabe and Ito's colours, which people with any common colour blindness can tell apart.
 PALETTE = ["#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#8A6D00", "#6A3D9A"]
@@ -170,8 +171,8 @@ def changes_figure(results, variants):
     """Changed predictions: a panel a network, a row a variant; what the accuracy change hides.
 
     Left (orange) are images that fp32 had right and the variant has wrong, right (blue) the reverse; grey are images
-    with another wrong label. The accuracy change is blue minus orange; all of it changed for somebody. Without labels
-    all are grey.
+    with another wrong label. The accuracy change is blue minus orange; all of it changed for somebody. Beside a bar is
+    its own p-value (exact McNemar); the title counts those that hold up among all variants. Without labels all are grey.
     """
     figure, axes = _panels(results, variants)
     for axis, (model, found) in zip(axes, results.items(), strict=True):
@@ -213,7 +214,10 @@ def changes_figure(results, variants):
 
 
 def changes_finding(found, variants):
-    """Return in a few words how many labels change, and for how many variants the net change is significant."""
+    """Return in a few words how many labels change, and for how many variants the net change is significant.
+
+    The p-values of all variants are corrected together: of twenty copies of chance one would be significant by itself.
+    """
     judged = [found["variants"][name]["evaluate"] for name in variants]
     judged = [metrics for metrics in judged if "changed" in metrics]
     if not judged:
@@ -224,9 +228,9 @@ def changes_finding(found, variants):
         return f"{counts} of {judged[0]['images']:,} predictions change"
     if not most:
         return f"none of {judged[0]['images']:,} labels changes"
-    real = sum(metrics["mcnemar_p"] < 0.05 for metrics in judged)
+    real = sum(p < SIGNIFICANCE for p in holm([metrics["mcnemar_p"] for metrics in judged]))
     words = f"{counts} label{'s change' if most > 1 else ' changes'}"
-    return f"{words}; net change significant for {real} of {len(judged)}"
+    return f"{words}; net significant for {real} of {len(judged)} (Holm)"
 
 
 def wrap_titles(axes):
