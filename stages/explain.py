@@ -21,6 +21,7 @@ from stages.common.machine_lock import machine_lock
 from stages.common.profiling.optimized_graph import Original, count_graph, group_layers, map_nodes, save_optimized
 from stages.common.profiling.profile import measure_profiles
 from stages.common.profiling.session_memory import session_bytes
+from stages.common.profiling.wording import unexplained
 from stages.common.quantization import float_layers
 from stages.common.session.concurrency import map_in_order
 from stages.common.timing import same_files
@@ -95,7 +96,7 @@ def doubts(metrics, benchmark, variants, batches):
         for batch in batches:
             cell = metrics[variant][f"batch_{batch}"]
             if abs(cell["unexplained_percent"]) > UNEXPLAINED_PERCENT:
-                yield f"{variant} at batch {batch}: the profile leaves {cell['unexplained_percent']:.0f} % of the call unexplained"
+                yield f"{variant} at batch {batch}: {unexplained(cell['unexplained_percent'])}"
             seen = benchmark.get(variant, {}).get(f"batch_{batch}", {}).get("speedup")
             if seen and abs(math.log(cell["speedup"] / seen)) > math.log(SPEEDUP_RATIO):
                 yield f"{variant} at batch {batch}: {cell['speedup']:.2f}x here, {seen:.2f}x in the benchmark: one of the two was disturbed, or both"

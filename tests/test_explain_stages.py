@@ -14,6 +14,7 @@ from small_models import U8S8, images_for, make_variants, save_plain
 from stages import explain, explain_accuracy
 from stages.common.preflight.params_check import check_params
 from stages.common.profiling.session_memory import session_bytes
+from stages.common.reporting import explanations
 from stages.common.session.concurrency import map_in_order
 from stages.common.session.runtime import predict_images
 from stages.common.workspace import UserError, load_params
@@ -134,6 +135,15 @@ def test_a_profile_that_leaves_much_unexplained_is_doubted():
     metrics = {"u8s8": {"batch_8": {"unexplained_percent": 16.0, "speedup": 1.0}}}
     (doubt,) = explain.doubts(metrics, {}, ["u8s8"], [8])
     assert "leaves 16 % of the call unexplained" in doubt
+
+
+def test_a_profile_that_counts_more_than_the_call_is_said_to():
+    """The profiler's own cost is taken off by an average, so that the nodes can add up to more than the call."""
+    metrics = {"u8s8": {"batch_8": {"unexplained_percent": -35.2, "speedup": 1.0}}}
+    assert list(explain.doubts(metrics, {}, ["u8s8"], [8])) == [
+        "u8s8 at batch 8: the profile counts 35 % more than the call takes"
+    ]
+    assert explanations.doubts(metrics) == ["u8s8 at batch 8: the profile counts 35 % more than the call takes."]
 
 
 def test_the_accuracy_stage_gives_the_same_bytes_twice(workspace):

@@ -5,7 +5,6 @@ import copy
 import matplotlib.colors
 import pytest
 
-from stages.common.reporting.explanations import doubt
 from stages.common.reporting.figures import (
     accuracy_figure,
     changes_figure,
@@ -151,11 +150,6 @@ def test_there_are_no_half_images_on_an_axis():
 )
 def test_a_range_of_one_number_is_that_number(changed, words):
     assert changes_finding(network([1], changed), ["a", "b"]).startswith(words)
-
-
-def test_a_profile_that_counts_more_than_the_call_is_said_to():
-    assert doubt(-35.2) == "the profile counts 35 % more than the call takes"
-    assert doubt(16.0) == "the profile leaves 16 % of the call unexplained"
 
 
 def test_a_network_that_knows_nothing_is_warned_of_in_the_report():

@@ -5,6 +5,7 @@ from pathlib import Path
 import pandas as pd
 
 from stages.common.draws import drawn_counts, nearest_count, share_of_pool
+from stages.common.profiling.wording import unexplained
 from stages.common.reporting.tables import Cell
 from stages.common.workspace import read_metrics
 
@@ -79,19 +80,12 @@ def convolution_row(model, metrics, names):
 def doubts(metrics):
     """Return a sentence for every call of which the profile leaves more unexplained than it should."""
     return [
-        f"{name} at {size.replace('_', ' ')}: {doubt(cell['unexplained_percent'])}."
+        f"{name} at {size.replace('_', ' ')}: {unexplained(cell['unexplained_percent'])}."
         for name, found in metrics.items()
         if isinstance(found, dict)
         for size, cell in found.items()
         if isinstance(cell, dict) and abs(cell["unexplained_percent"]) > DOUBTFUL_PERCENT
     ]
-
-
-def doubt(unexplained_percent):
-    """Return in words what the profile does not account for, or counts twice."""
-    if unexplained_percent < 0:
-        return f"the profile counts {-unexplained_percent:.0f} % more than the call takes"
-    return f"the profile leaves {unexplained_percent:.0f} % of the call unexplained"
 
 
 def layer_rows(root, model):
