@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from stages.common.explanation.causes import LayerTimes
-from stages.common.explanation.time_figure import LONGEST_NAME, figure_of
+from stages.common.explanation.time_figure import figure_of, short_names
 from stages.common.profiling.optimized_graph import Node
 from stages.common.profiling.profile import Profile
 
 SHORT = [f"node_Conv_{place}" for place in range(8)]
-LONG = [f"/features/features.{place}/conv/conv.{place}/conv.{place}.0/Conv_output_of_{place}" for place in range(8)]
+LONG = [f"/model/features.{place}/convolutions/a-block/depthwise-and-pointwise/Conv_output" for place in range(8)]
 
 
 def times(microseconds, names):
@@ -50,7 +50,15 @@ def test_no_label_covers_a_bar_and_bars_are_most_of_the_figure_s_width(axes):
     assert ends[3] > 0.35 * axes.get_xlim()[1]
 
 
-def test_long_names_keep_both_ends(axes):
+def test_every_layer_has_a_name_of_its_own_in_the_legend(axes):
     names = [text.get_text() for text in axes.get_legend().get_texts()][:6]
-    assert len(set(names)) == 6 and all(len(name) <= LONGEST_NAME for name in names)
-    assert names[0] in ("node_Conv_0", "/features/feat…v_output_of_0")
+    assert len(set(names)) == 6 and all(len(name) < 45 for name in names)
+
+
+def test_a_long_name_loses_what_it_says_twice_and_then_its_middle():
+    blocks = [f"/features/features.{place}/conv/conv.0/conv.0.0/Conv" for place in (3, 12)]
+    assert list(short_names(blocks).values()) == ["features.3/conv.0.0/Conv", "features.12/conv.0.0/Conv"]
+    assert short_names(["a" * 30 + "b" * 30]) == {"a" * 30 + "b" * 30: "a" * 14 + "…" + "b" * 13}
+    close = [f"{'a' * 14}{place}{'b' * 40}" for place in "xy"]
+    assert len(set(short_names(close).values())) == 2
+    assert short_names(["node_Conv_1", "fc"]) == {"node_Conv_1": "node_Conv_1", "fc": "fc"}

@@ -16,7 +16,9 @@ CONVERSIONS = ("quantize", "dequantize", "layout")
 CUT = 3.5  # times the baseline's call
 MILLISECONDS_FROM = 10_000  # microseconds of the baseline's call
 DPI = 120
-LONGEST_NAME = 28  # characters of a layer's name; exporters write whole paths
+NAME_LENGTHS = range(
+    28, 45
+)  # characters of a layer's name: the first at which all differ, of those that leave bars room
 
 
 def draw_times(path, *, model, batch, profiles):
@@ -30,7 +32,7 @@ def figure_of(model, batch, profiles):
     divisor, unit, digits = (1000, "ms", 1) if long else (1, "us", 0)
     pieces = {variant: _pieces(times, divisor) for variant, times in profiles.items()}
     layers = list(dict.fromkeys(layer for found in pieces.values() for layer in found["layers"]))
-    coloured = _most_telling(layers, pieces)
+    coloured, names = _most_telling(layers, pieces), short_names(layers)
     totals = {variant: _total(found) for variant, found in pieces.items()}
     limit = CUT * totals["fp32"]
     figure = Figure(figsize=(11, 1.9 + 0.45 * len(pieces)), dpi=DPI, layout="constrained")
@@ -42,7 +44,7 @@ def figure_of(model, batch, profiles):
             axes.barh(place, shown, left=left, height=0.7, edgecolor="black", linewidth=0.5, **style)
             left += shown
         cut = "cut: " if totals[variant] > limit else ""
-        words = f"  {cut}{totals[variant]:,.{digits}f} {unit}{_difference(found, pieces['fp32'], digits)} "
+        words = f"  {cut}{totals[variant]:,.{digits}f} {unit}{_difference(found, pieces['fp32'], digits, names)} "
         labels.append(axes.text(left, place, words, va="center", fontsize=9))
     axes.set_yticks(range(len(pieces)), list(pieces))
     axes.invert_yaxis()
@@ -51,7 +53,7 @@ def figure_of(model, batch, profiles):
         f"{model}, batch {batch}: where the time of a call goes, and the layer that changes most", loc="left"
     )
     axes.spines[["top", "right"]].set_visible(False)
-    _legend(axes, [layer for layer in layers if layer in coloured], coloured)
+    _legend(axes, [layer for layer in layers if layer in coloured], coloured, names)
     _make_room(axes, labels)
     return figure
 
@@ -66,17 +68,34 @@ def _make_room(axes, labels):
     axes.set_xlim(0, max(label.get_position()[0] / (1 - share) for label, share in zip(labels, shares, strict=True)))
 
 
-def _short(name):
-    """Return a layer's name without its middle where it is long: the ends tell layers apart."""
-    half = LONGEST_NAME // 2
-    return name if len(name) <= LONGEST_NAME else f"{name[:half]}…{name[1 - half :]}"
+def short_names(layers):
+    """Return {layer: name for the figure}: without what exporters write twice, and without the middle of a long one."""
+    names = [_said_once(layer) for layer in layers]
+    for length in NAME_LENGTHS:
+        short = [_without_middle(name, length) for name in names]
+        if len(set(short)) == len(layers):
+            break
+    return dict(zip(layers, short, strict=True))
 
 
-def _difference(found, baseline, digits):
+def _said_once(path):
+    """Return a path without the parts that the next one begins with: "/conv/conv.0/conv.0.1/Conv" is "conv.0.1/Conv"."""
+    parts = [part for part in path.split("/") if part]
+    kept = [
+        part for part, following in zip(parts, [*parts[1:], ""], strict=True) if not following.startswith(f"{part}.")
+    ]
+    return "/".join(kept)
+
+
+def _without_middle(name, length):
+    return name if len(name) <= length else f"{name[: length // 2]}…{name[length // 2 + 1 - length :]}"
+
+
+def _difference(found, baseline, digits, names):
     """Return the layer that differs most from the baseline, and by how much, in brackets; nothing for the baseline."""
     differences = {layer: found["layers"].get(layer, 0) - time for layer, time in baseline["layers"].items()}
     layer = max(differences, key=lambda name: abs(differences[name]), default=None)
-    return f" ({_short(layer)} {differences[layer]:+,.{digits}f})" if layer and differences[layer] else ""
+    return f" ({names[layer]} {differences[layer]:+,.{digits}f})" if layer and differences[layer] else ""
 
 
 def _pieces(times, divisor):
@@ -113,10 +132,10 @@ def _in_order(found, layers, coloured):
     yield found["rest"], {"color": NO_KERNEL}
 
 
-def _legend(axes, layers, coloured):
+def _legend(axes, layers, coloured, names):
     handles = [axes.barh(0, 0, color=coloured[layer], edgecolor="black", linewidth=0.5) for layer in layers]
     handles += [axes.barh(0, 0, color=OTHER_LAYERS, edgecolor="black", linewidth=0.5)]
     handles += [axes.barh(0, 0, color=CONVERSION, hatch="////", edgecolor="black", linewidth=0.5)]
     handles += [axes.barh(0, 0, color=NO_KERNEL, edgecolor="black", linewidth=0.5)]
-    words = [*map(_short, layers), "all other layers", "quantize, dequantize, layout", "no node"]
+    words = [*(names[layer] for layer in layers), "all other layers", "quantize, dequantize, layout", "no node"]
     axes.legend(handles, words, loc="center left", bbox_to_anchor=(1.0, 0.5), frameon=False, fontsize=9)
