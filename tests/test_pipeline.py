@@ -258,8 +258,8 @@ DECLARED = {
     "packages.torch": named("train", "export"),
     "packages.onnx": named("export") | QUANTIZE | CALIBRATE,
     "packages.onnxscript": named("export"),
-    "packages.onnxruntime": QUANTIZE | CALIBRATE | VERIFY | EVALUATE,
-    "packages.numpy": QUANTIZE | CALIBRATE | EVALUATE,
+    "packages.onnxruntime": named("export") | QUANTIZE | CALIBRATE | VERIFY | EVALUATE,
+    "packages.numpy": named("train", "export") | QUANTIZE | CALIBRATE | EVALUATE,
 }
 
 
