@@ -7,7 +7,7 @@ import onnx
 import pytest
 from small_models import Network, images_for, make_variants, save_choice, save_plain, save_residual
 
-from stages.common.explanation.causes import CONFIDENCE, LayerTimes, describe, find_causes, median_interval
+from stages.common.explanation.causes import CONFIDENCE, LayerTimes, describe, find_causes, median_interval, ranked
 from stages.common.preflight.sections import FEWEST_PROFILED
 from stages.common.profiling.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
 from stages.common.profiling.profile import Profile, measure_profiles
@@ -153,6 +153,15 @@ def test_layers_left_in_floating_point_are_held_against_the_variant_that_runs_th
     assert cause["cause"].endswith("than in integers in full")
     assert cause["layer"] == "", "no single layer is to blame"
     assert cause["microseconds"] == pytest.approx(52 + 254 + 60 - 60 - 109 - 20, abs=3)
+
+
+def test_layers_that_would_be_slower_in_integers_do_not_rank_first():
+    """They are no difference to fp32, and no reason to be slow."""
+    kinds = {"float-layers": -222, "layer": -150, "quantize": 30}
+    causes = [{"kind": kind, "microseconds": microseconds} for kind, microseconds in kinds.items()]
+    assert [cause["kind"] for cause in ranked(causes)] == ["layer", "quantize", "float-layers"]
+    causes[0]["microseconds"] = 222
+    assert ranked(causes)[0]["kind"] == "float-layers"
 
 
 def test_a_copy_of_fp32_has_left_no_layers_in_floating_point(original):

@@ -114,7 +114,16 @@ def find_causes(variant, batch, profiles, original, weighted):
         for kind, layer, words, difference, nodes in found
         if shown(difference, call_us, nodes)
     ]
-    return sorted(found, key=lambda cause: -abs(cause["microseconds"]))
+    return ranked(found)
+
+
+def ranked(causes):
+    """Return causes with the largest first; layers that are rightly left in floating point are none, and come last."""
+
+    def place(cause):
+        return cause["kind"] == "float-layers" and cause["microseconds"] < 0, -abs(cause["microseconds"])
+
+    return sorted(causes, key=place)
 
 
 # The functions below yield candidates: kind, layer, sentence with a place for the amount, difference (rounds,), and
