@@ -6,7 +6,6 @@ file once more: what it seems to gain or lose is what this machine's noise can d
     python -m stages.benchmark cnn models/cnn/onnx metrics/verify-load/cnn ... (see dvc.yaml)
 """
 
-import hashlib
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ from stages.common.cpu import CpuSeconds, disturbances
 from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
 from stages.common.statistics.intervals import ratio_interval
-from stages.common.timing import CALL_COLUMNS, measure, round_medians
+from stages.common.timing import CALL_COLUMNS, measure, round_medians, same_files
 from stages.common.workspace import UserError, read_metrics, read_params, run_main, write_metrics, write_table
 
 BASELINE, CONTROL = "fp32", "fp32-again"
@@ -43,21 +42,6 @@ def files_to_time(folder, verified_folder, model, variants):
                 f"{file} is made by no stage: delete it or move it away, the benchmark depends on its folder."
             )
     return paths
-
-
-def same_files(paths):
-    """Return {variant: the earlier one whose file has the same bytes}; one with fp32's bytes is its second timing.
-
-    They are timed once: two results of one file would differ by noise, and look as if they said something.
-    """
-    first, same = {}, {}
-    for variant, path in paths.items():
-        digest = hashlib.sha256(Path(path).read_bytes()).digest()
-        if variant not in (BASELINE, CONTROL) and digest in first:
-            same[variant] = first[digest]
-        else:
-            first[digest] = variant
-    return same
 
 
 def summarize(rows):
@@ -105,7 +89,7 @@ def main(model, onnx_folder, verified_folder, images_path, metrics_path, calls_p
             f"models.{model}.benchmark.batches asks for {max(plan['batches'])} images and {images_path} has {len(images)}: ask for fewer."
         )
     inputs = {batch: first_input(images_path, batch, **scaling) for batch in plan.pop("batches")}
-    same = same_files(paths)
+    same = same_files(paths, apart=CONTROL)  # a copy of fp32 has its second timing
     rows, conditions = benchmark({name: path for name, path in paths.items() if name not in same}, inputs, **plan)
     summary = summarize(rows)
     summary |= {variant: {**summary[timed], "same_file_as": timed} for variant, timed in same.items()}

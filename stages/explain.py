@@ -7,11 +7,13 @@ a figure, and counts, memory and the largest cause as metrics. It profiles alone
 """
 
 import math
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import onnx
 
+from stages.common.cpu import usable_cores
 from stages.common.explanation.causes import LayerTimes, find_causes
 from stages.common.explanation.time_figure import draw_times
 from stages.common.images import load_images, to_input
@@ -19,14 +21,17 @@ from stages.common.machine_lock import machine_lock
 from stages.common.profiling.optimized_graph import Original, count_graph, group_layers, map_nodes, save_optimized
 from stages.common.profiling.profile import measure_profiles
 from stages.common.profiling.session_memory import session_bytes
+from stages.common.profiling.wording import unexplained
 from stages.common.quantization import float_layers
+from stages.common.session.concurrency import map_in_order
+from stages.common.timing import same_files
 from stages.common.workspace import read_metrics, read_params, run_main, whole_file, write_metrics, write_table
 
 BASELINE = "fp32"
 CAUSE_COLUMNS = ["variant", "batch", "microseconds", "kind", "layer", "cause"]
 COLUMNS = ["variant", "batch", "layer", "kind", "op_types", "microseconds", "calls"]
 UNEXPLAINED_PERCENT = 15.0  # above it the profile does not tell where the time of the call goes
-SPEEDUP_RATIO = 1.15  # between this run and the benchmark; above it one of them was disturbed
+SPEEDUP_RATIO = 1.15  # between this run and the benchmark; above it one of them was disturbed, or both
 
 
 def optimize(paths, folder, *, threads):
@@ -47,9 +52,14 @@ def explain(paths, graphs, preprocessed, inputs, *, rounds, seconds, threads):
     original, weighted = Original.of(preprocessed), float_layers(preprocessed)
     nodes = {variant: map_nodes(graph, original) for variant, graph in graphs.items()}
     layers = group_layers(original, nodes.values())
+    same = same_files(paths)
     with machine_lock():
-        profiles, cost = measure_profiles(paths, graphs, inputs, rounds=rounds, seconds=seconds, threads=threads)
-        memory = {variant: session_bytes(path, threads=threads) for variant, path in paths.items()}
+        files = {variant: path for variant, path in paths.items() if variant not in same}
+        profiles, cost = measure_profiles(files, graphs, inputs, rounds=rounds, seconds=seconds, threads=threads)
+    profiles |= {(variant, batch): profiles[same[variant], batch] for variant in same for batch in inputs}
+    # in processes of their own, which do not disturb each other's memory as they would each other's time
+    memory = map_in_order(partial(session_bytes, threads=threads), paths.values(), usable_cores())
+    memory = dict(zip(paths, memory, strict=True))
     metrics = {
         variant: {**count_graph(nodes[variant], graph, weighted, original), "session_bytes": memory[variant]}
         for variant, graph in graphs.items()
@@ -86,10 +96,10 @@ def doubts(metrics, benchmark, variants, batches):
         for batch in batches:
             cell = metrics[variant][f"batch_{batch}"]
             if abs(cell["unexplained_percent"]) > UNEXPLAINED_PERCENT:
-                yield f"{variant} at batch {batch}: the profile leaves {cell['unexplained_percent']:.0f} % of the call unexplained"
+                yield f"{variant} at batch {batch}: {unexplained(cell['unexplained_percent'])}"
             seen = benchmark.get(variant, {}).get(f"batch_{batch}", {}).get("speedup")
             if seen and abs(math.log(cell["speedup"] / seen)) > math.log(SPEEDUP_RATIO):
-                yield f"{variant} at batch {batch}: {cell['speedup']:.2f}x here, {seen:.2f}x in the benchmark; other work was running"
+                yield f"{variant} at batch {batch}: {cell['speedup']:.2f}x here, {seen:.2f}x in the benchmark: one of the two was disturbed, or both"
 
 
 def time_rows(times):

@@ -99,7 +99,7 @@ def summarize(baseline, logits, effects, logit_scale=None):
 
 def main(model, variant, preprocessed_path, ranges_path, images_path, labels_path, baseline_path, predictions_path,
          metrics_path, layers_path, changed_path, margins_path):  # fmt: skip
-    recipe, settings = read_params(f"calibrate_quantize.{variant}"), read_params("evaluate")
+    recipe, batch_size = read_params(f"calibrate_quantize.{variant}"), read_params("evaluate.batch_size")
     scaling, counts = read_params(f"models.{model}.input"), read_params(f"models.{model}.explain")
     judged = read_params(f"models.{model}.evaluate").get("output")
     recipe.pop("calibrate", None)  # how the ranges were found, which are given here
@@ -113,7 +113,7 @@ def main(model, variant, preprocessed_path, ranges_path, images_path, labels_pat
     weights, tensors = quantization_noise(preprocessed_path, ranges, recipe, batches)
     looked_at = baseline[: counts["images"]]
     effects = layer_effects(
-        preprocessed_path, ranges, recipe, images_path, scaling, looked_at, output=judged, **settings
+        preprocessed_path, ranges, recipe, images_path, scaling, looked_at, output=judged, batch_size=batch_size
     )
     preprocessed = onnx.load(preprocessed_path)
     output = tensors.get(

@@ -5,7 +5,8 @@ their height is what the draw alone does to accuracy, and a bar is their mean. T
 the recipe as it is in params.yaml (the diamond), Newcombe's 95 % interval: a difference between two variants that is
 smaller than the dots scatter may be the draw, and one that is smaller than the band cannot be told from none on this test
 set. Columns that get narrower from left to right say that more calibration images steady the result; columns of the same
-height say that they do not. A column that lies lower costs accuracy. Without labels the height is the agreement with
+height say that they do not. A column of more than half of all training images (which its tick then counts) is narrow by
+construction, and of all of them there is one draw only. A column that lies lower costs accuracy. Without labels the height is the agreement with
 fp32: the share of predictions that are its own.
 
     python -m stages.plot_sensitivity cnn static-u8s8 metrics/sensitivity/cnn.json ... (see dvc.yaml)
@@ -13,8 +14,9 @@ fp32: the share of predictions that are its own.
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, NullLocator, StrMethodFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
+from stages.common.draws import nearest_count, share_of_pool
 from stages.common.workspace import read_metrics, run_main, whole_file
 
 BLUE, SKY_BLUE, VERMILION, GREY = (
@@ -80,7 +82,7 @@ def draw_figure(title, draws, metrics):
     axes.xaxis.set_major_locator(FixedLocator(np.union1d(counts, recipe["images"])))
     axes.set_xlim(right=max(axes.get_xlim()[1], recipe["images"] * 10**WIDTH))
     axes.xaxis.set_minor_locator(NullLocator())
-    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda images, _: tick_of(images, metrics)))
     axes.set_xlabel("calibration images (log scale)")
     axes.set_ylabel(quantity["axis"])
     figure.suptitle(title, x=0.01, ha="left", fontsize=10)
@@ -89,16 +91,27 @@ def draw_figure(title, draws, metrics):
     return figure
 
 
+def tick_of(images, metrics):
+    """Return a number of images for the axis, with how many there are where it is most of them: draws then are alike."""
+    share = share_of_pool(metrics, images)
+    return f"{images:,.0f}" + ("\n(all)" if share == 1 else f"\n(of {metrics['available']:,})" if share > 0.5 else "")
+
+
 def title_of(model, variant, metrics):
     """Return what is seen, the draw's share beside the test set's, and below it what these two numbers are."""
-    recipe, counts = metrics["recipe"], [int(name.split("_")[1]) for name in metrics if name.startswith("images_")]
-    nearest = min(counts, key=lambda count: abs(count - recipe["images"]))
-    low, high = (recipe[key] for key in quantity_of(metrics)["keys"])
-    of_draws, half = metrics[f"images_{nearest}"], (high - low) / 2
-    what = "accuracy" if quantity_of(metrics) is ACCURACY else "agreement"
+    nearest = nearest_count(metrics)
+    low, high = (metrics["recipe"][key] for key in quantity_of(metrics)["keys"])
+    half, what = (high - low) / 2, "accuracy" if quantity_of(metrics) is ACCURACY else "agreement"
+    if nearest is None:
+        return (
+            f"Draws of all {metrics['available']:,} images are the same; other test images move {what} by ±{100 * half:.2f} points\n"
+            f"{model} {variant}: 95 % interval from {metrics['test_images']:,}"
+        )
+    of_draws = metrics[f"images_{nearest}"]
+    of = f" of {metrics['available']:,}" if share_of_pool(metrics, nearest) > 0.5 else ""
     return (
         f"Other calibration images move {what} by ±{200 * of_draws['spread']:.2f} points, other test images by ±{100 * half:.2f}\n"
-        f"{model} {variant}: two standard deviations over {of_draws['seeds']} draws of {nearest:,}; 95 % interval from {metrics['test_images']:,}"
+        f"{model} {variant}: two standard deviations over {of_draws['seeds']} draws of {nearest:,}{of} images; 95 % interval from {metrics['test_images']:,}"
     )
 
 

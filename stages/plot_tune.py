@@ -3,10 +3,12 @@
 How to read it. A dot is a recipe, left of the line at 1 it is faster than fp32, and lower is smaller; the stepped line
 joins those that no other beats in both. Blue dots keep the accuracy on the validation images, vermilion ones may not,
 open ones were too slow to be asked. The star is what `tuned` is. On the right are those whose predictions were compared,
-by the change of their accuracy: the bar ends where its 95 % interval does, and has to end above the dashed line.
+by the change of their accuracy: the bar ends where its 95 % interval does, and has to end above the dashed line. A
+vermilion bar that does is of a point that was asked among others, and had to show it with more confidence, as the table
+says.
 A square was written by hand. Where params.yaml gives the recipe, there is no other dot.
 
-    python -m stages.plot_tune cnn metrics/tune/cnn.json plots/tune/cnn.csv plots/tune/cnn.png
+    python -m stages.plot_tune cnn metrics/tune/cnn.json plots/tune/cnn.csv plots/explain/cnn-recipes.png
 """
 
 import csv
@@ -24,7 +26,7 @@ FINE_TICKS = tuple(tenths / 10 for tenths in range(3, 25))  # where no point is 
 
 
 def read_points(path):
-    """Return the timed points of the table: {name, hand_written, chosen, time, size_kib, change, low}, in its order.
+    """Return the timed points of the table: {name, hand_written, chosen, time, size_kib, change, low, inaccurate}, in its order.
 
     `time`: relative to fp32, of the rounds where there were some, else of the screening; `change` and `low` in points,
     None where predictions were not compared.
@@ -40,6 +42,7 @@ def read_points(path):
             "size_kib": int(row["size_bytes"]) / 1024,
             "change": 100 * float(row["accuracy_change"]) if row["accuracy_change"] else None,
             "low": 100 * float(row["change_low"]) if row["change_low"] else None,
+            "inaccurate": row["outcome"] == "inaccurate",
         }
         for row in rows
     ]
@@ -66,7 +69,9 @@ def draw_figure(model, points, metrics):
     sizes, changes = figure.subplots(1, 2, sharex=True)
     most = -metrics["max_drop"]
     for point in points:
-        colour = GREY if point["change"] is None else HOLDS if point["low"] >= most else FAILS
+        colour = (
+            GREY if point["change"] is None else HOLDS if point["low"] >= most and not point["inaccurate"] else FAILS
+        )
         style = {"marker": "*" if point["chosen"] else "s" if point["hand_written"] else "o", "color": colour, "ls": ""}
         style |= {"ms": 17 if point["chosen"] else 7, "zorder": 4 if point["chosen"] else 3}
         style |= {"mec": "white" if point["chosen"] else colour, "mfc": "none" if point["change"] is None else colour}
@@ -122,13 +127,19 @@ def _legend(figure):
 def title_of(model, points, metrics):
     """Return what is seen: how many recipes are faster than fp32, and what was taken or given."""
     faster = sum(point["time"] < 1 for point in points)
-    seen = f"{model}: {faster} of {len(points)} int8 files are faster than fp32"
+    of_them = f"{faster or 'none'} of {len(points)} int8 files {'are' if faster > 1 else 'is'} faster than fp32"
+    if len(points) == 1:
+        of_them = f"the only int8 file is {'' if faster else 'not '}faster than fp32"
+    seen = f"{model}: {of_them}"
     if "given" in metrics:
         seen = f"{model}: nothing was searched, params.yaml gives the recipe"
     if metrics["chosen"] == "fp32" and "given" in metrics:
         return f"{seen}, which is fp32: tuned is a copy of it"
     if metrics["chosen"] == "fp32":
-        return f"{seen}; none of them for certain and with its accuracy, so that tuned is a copy of fp32"
+        none = (
+            "not for certain and with its accuracy" if faster == 1 else "none of them for certain and with its accuracy"
+        )
+        return f"{seen}{f', {none}' if faster else ''}: tuned is a copy of fp32"
     low, high = 1 / metrics["speedup_high"], 1 / metrics["speedup_low"]
     return f"{seen}; tuned takes {1 / metrics['speedup']:.3f} of fp32's time (95 % interval {low:.3f} to {high:.3f})"
 
@@ -138,7 +149,7 @@ def main(model, metrics_path, points_path, figure_path):
     figure = draw_figure(model, points, metrics)
     with whole_file(figure_path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
-    print(f"{figure_path}: {len(points)} recipes")
+    print(f"{figure_path}: {len(points)} recipe{'s' * (len(points) != 1)}")
 
 
 if __name__ == "__main__":

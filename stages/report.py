@@ -119,6 +119,7 @@ def draw_section(model, draws):
         "quantity": "Accuracy change" if labelled else "Agreement with fp32",
         "unit": "in percentage points" if labelled else "in percent of the test images",
         "rows": explanations.draw_rows(model, variant, found),
+        "doubt": explanations.draw_doubt(found),
         "figure": f"plots/explain/{model}-draws.png",
     }
 

@@ -124,8 +124,9 @@ def main(
             predict_images(path, test_path, scaling, **wanted | {"images": count}, **settings), baseline, labels
         )
 
+    available = len(load_images(train_path))
     draws = [{"images": images, "seed": seed} for images in plan["images"] for seed in range(plan["seeds"])]
-    sets = [draw_indices(**draw, available=len(load_images(train_path))) for draw in [*draws, own]]
+    sets = [draw_indices(**draw, available=available) for draw in [*draws, own]]
     op_types = recipe.get("op_types_to_quantize")
     ranges = find_ranges(preprocessed_path, train_path, sets, scaling, op_types=op_types, **how)
     *results, (_, of_recipe) = compare_files(preprocessed_path, ranges, recipe, compare_file)
@@ -134,7 +135,7 @@ def main(
         for draw, (digest, comparison) in zip(draws, results, strict=True)
     ]
     interval = interval_of(of_recipe)
-    metrics = summarize(rows) | {"recipe": own | interval, "test_images": count}
+    metrics = summarize(rows) | {"recipe": own | interval, "test_images": count, "available": available}
     write_metrics(metrics_path, {model: {variant: metrics}})
     write_table(draws_path, COLUMNS, rows)
     what = "agreement" if labels is None else "change"

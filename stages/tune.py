@@ -4,7 +4,7 @@ Every point that was tried is a row of the table, with the reason why it was dro
 `build-tuned` makes the variant `tuned` from it. Given in params.yaml as `tune.<model>.recipe`, it is the only point, is
 measured in the same way, and is kept whatever comes out. Validation images are training images that no calibration has
 seen; the test set is not looked at. The search holds the machine's lock. What a session option would bring is measured
-at the end and reported apart: no file that is written needs one.
+at the end, within `tune.<model>.seconds`, and reported apart: no file that is written needs one.
 
     python -m stages.tune cnn models/cnn/onnx/fp32.onnx models/cnn/preprocessed.onnx ... (see dvc.yaml)
 """
@@ -63,7 +63,8 @@ def main(model, fp32_path, preprocessed_path, images_path, labels_path, recipe_p
 
 def sentence(model, metrics):
     """Return the result in a line."""
-    tried = f"{metrics['points']['tried']} recipes in {metrics['seconds']:.0f} s"
+    count = metrics["points"]["tried"]
+    tried = f"{count} recipe{'s' * (count != 1)} in {metrics['seconds']:.0f} s"
     if GIVEN in metrics:
         tried = f"nothing searched, `tune.{model}.recipe` is given"
     elif metrics["chosen"] == FP32:

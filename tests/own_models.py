@@ -107,7 +107,7 @@ def own_params(params, *, batches=(1, 4), input=None, evaluate=None):
         "verify_load": {"runtimes": [], "images": 8, "strict": False},
         "evaluate": {"batch_size": 20, "threads": 1},
         "benchmark": params["benchmark"] | {"rounds": 2},
-        "explain": {"layers_of": "static-u8s8", "time": {"rounds": 2, "seconds": 0.2}},
+        "explain": {"layers_of": "static-u8s8", "time": {"rounds": 7, "seconds": 0.2}},
         "tune": {},
         "sensitivity": {"theirs": {"variant": "static-u8s8", "images": [5, 20], "seeds": 3, "test_images": 50}},
     }

@@ -84,6 +84,28 @@ def save_residual(path):
     return net.save(path, 10)
 
 
+def save_choice(path):
+    """Save conv, relu, mean, flatten, an If on the sign of their sum, and fc: (N, 1, 16, 16) -> (N, 10)."""
+    net = Network()
+    tensor = net.add("Relu", "relu", [net.conv("conv", "input", 16, 1)])
+    tensor = net.add("Flatten", "flatten", [net.add("GlobalAveragePool", "mean", [tensor])])
+    total = net.add("ReduceSum", "total", [tensor], keepdims=0)
+    positive = net.add("Greater", "positive", [total, net.constant("zero", np.float32(0))])
+    branches = {"then_branch": _branch("Tanh", tensor), "else_branch": _branch("Neg", tensor)}
+    net.gemm("fc", net.add("If", "choice", [positive], **branches), 10, 16)
+    return net.save(path, 10)
+
+
+def _branch(op_type, source):
+    """Return a graph of two nodes, as an If has them, that reads a tensor of the graph around it."""
+    nodes = [
+        helper.make_node(op_type, [source], [f"{op_type}_1"], f"{op_type}_first"),
+        helper.make_node(op_type, [f"{op_type}_1"], [f"{op_type}_2"], f"{op_type}_second"),
+    ]
+    output = helper.make_tensor_value_info(f"{op_type}_2", TensorProto.FLOAT, None)
+    return helper.make_graph(nodes, op_type, [], [output])
+
+
 def images_for(path, count=64, seed=1):
     """Return random inputs (count, C, H, W) float32 for a model file."""
     shape = [axis.dim_value for axis in onnx.load(path).graph.input[0].type.tensor_type.shape.dim][1:]

@@ -5,9 +5,10 @@ import platform
 import numpy as np
 import onnx
 import pytest
-from small_models import Network, images_for, make_variants, save_plain, save_residual
+from small_models import Network, images_for, make_variants, save_choice, save_plain, save_residual
 
-from stages.common.explanation.causes import LayerTimes, describe, find_causes, median_interval
+from stages.common.explanation.causes import CONFIDENCE, LayerTimes, describe, find_causes, median_interval, ranked
+from stages.common.preflight.sections import FEWEST_PROFILED
 from stages.common.profiling.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
 from stages.common.profiling.profile import Profile, measure_profiles
 from stages.common.quantization import float_layers
@@ -53,6 +54,15 @@ def test_no_cause_is_invented_for_a_copy_of_the_baseline(plain):
 
 def test_the_baseline_has_no_causes(plain):
     assert causes_of({"fp32": plain}, plain, seconds=0.5)["fp32"] == []
+
+
+def test_a_node_that_holds_graphs_is_a_layer_like_any_other(tmp_path):
+    paths, preprocessed, _ = make_variants(save_choice(tmp_path / "onnx" / "fp32.onnx"))
+    paths = {name: paths[name] for name in ("fp32", "u8s8")}
+    profiles, nodes, original, layers, weighted = profile_of(paths, preprocessed, batch=4, seconds=0.1)
+    times = {name: LayerTimes(profiles[name, 4], nodes[name], layers) for name in paths}
+    assert [times[name].op_types(("choice", "layer")) for name in paths] == [["If"], ["If"]]
+    assert all(cause["kind"] and cause["cause"] for cause in find_causes("u8s8", 4, times, original, weighted))
 
 
 # From here on times are made, so that the right answer is known to the microsecond.
@@ -135,7 +145,7 @@ def test_a_disturbed_round_neither_makes_a_cause_nor_hides_one(original):
 
 
 def test_layers_left_in_floating_point_are_held_against_the_variant_that_runs_them_in_integers(original):
-    partly = times([FLOAT[0], FLOAT[1], layer("conv_2", "Conv"), FLOAT[3]], 52, 21, 254, 60, seed=1)
+    partly = times([INTEGER[0], *FLOAT], 1, 52, 21, 254, 60, seed=1)
     fully = times(INTEGER, 8, 60, 21, 109, 20, 3, seed=2)
     found = find(original, fp32=times(FLOAT, *BASELINE), int8=partly, full=fully)
     cause = next(cause for cause in found if cause["kind"] == "float-layers")
@@ -143,6 +153,21 @@ def test_layers_left_in_floating_point_are_held_against_the_variant_that_runs_th
     assert cause["cause"].endswith("than in integers in full")
     assert cause["layer"] == "", "no single layer is to blame"
     assert cause["microseconds"] == pytest.approx(52 + 254 + 60 - 60 - 109 - 20, abs=3)
+
+
+def test_layers_that_would_be_slower_in_integers_do_not_rank_first():
+    """They are no difference to fp32, and no reason to be slow."""
+    kinds = {"float-layers": -222, "layer": -150, "quantize": 30}
+    causes = [{"kind": kind, "microseconds": microseconds} for kind, microseconds in kinds.items()]
+    assert [cause["kind"] for cause in ranked(causes)] == ["layer", "quantize", "float-layers"]
+    causes[0]["microseconds"] = 222
+    assert ranked(causes)[0]["kind"] == "float-layers"
+
+
+def test_a_copy_of_fp32_has_left_no_layers_in_floating_point(original):
+    """It would read as if it were slower than itself."""
+    copy, fully = times(FLOAT, *BASELINE, seed=1), times(INTEGER, 8, 60, 21, 109, 20, 3, seed=2)
+    assert find(original, fp32=times(FLOAT, *BASELINE), int8=copy, full=fully) == []
 
 
 def test_what_is_less_than_a_fiftieth_of_the_call_is_not_worth_a_sentence(original):
@@ -161,6 +186,11 @@ def test_the_interval_of_eleven_rounds_leaves_out_one_round_at_either_end():
 
 def test_the_interval_of_few_rounds_is_their_range():
     assert median_interval(np.array([5.0, 1.0, 3.0])) == (1, 5)
+
+
+def test_the_fewest_rounds_that_params_yaml_may_ask_for_are_the_fewest_that_can_show_a_cause():
+    """All of them lie on one side of the median with probability 2 ** -rounds, on either side twice that."""
+    assert 2 * 0.5**FEWEST_PROFILED <= 1 - CONFIDENCE < 2 * 0.5 ** (FEWEST_PROFILED - 1)
 
 
 @pytest.mark.skipif(platform.machine() not in ("x86_64", "AMD64"), reason="the rule is of x86's kernels")

@@ -154,6 +154,34 @@ def test_every_path_in_a_command_is_a_dep_or_an_out_and_every_out_is_in_the_comm
         assert outs - paths == set(), stage.addressing
 
 
+def paths_named(module):
+    """Return the paths of files of the pipeline that `module` has in its text, with a star for every hole of an f-string."""
+    found, parts = set(), set()
+    for node in syntax(module):  # breadth first: an f-string comes before its parts
+        if isinstance(node, ast.JoinedStr):
+            parts |= set(map(id, node.values))
+            found.add("".join(part.value if isinstance(part, ast.Constant) else "*" for part in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in parts:
+            found.add(node.value)
+    return {text for text in found if re.fullmatch(r"(data|models|metrics|plots)/\S*", text)}
+
+
+def within(path, declared):
+    return any(path == entry or path.startswith(f"{entry}/") for entry in declared)
+
+
+@pytest.mark.parametrize("name", [name for name in STAGES if name != READS_EVERYTHING])
+def test_every_path_that_a_stage_names_is_a_dep_or_an_out(name):
+    """Or is written together with a dep, where a dep of its own would be a folder that is not always there."""
+    outs = {other: {pattern(path) for path in written(STAGES[other], "outs", "metrics", "plots")} for other in STAGES}
+    declared = {pattern(path) for path in STAGES[name]["deps"]} | {file for file, _ in keys_declared(STAGES[name])}
+    for together in outs.values():
+        if any(within(path, declared) for path in together):
+            declared |= together
+    paths = {path for module in followed(SCRIPTS[name]) for path in paths_named(module)}
+    assert {path for path in paths if not within(path, declared | outs[name])} == set()
+
+
 def test_a_command_gives_its_script_as_many_arguments_as_main_takes(instances):
     for stage in instances:
         if not stage.cmd:

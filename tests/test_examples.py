@@ -68,7 +68,7 @@ def make_small(path):
     params["calibrate"] |= {"images": 40}
     params["verify_load"]["runtimes"] = []
     params["benchmark"]["rounds"] = 2
-    params["explain"] = {"layers_of": kept["calibrate_quantize"], "time": {"rounds": 2, "seconds": 1}}
+    params["explain"] = {"layers_of": kept["calibrate_quantize"], "time": {"rounds": 7, "seconds": 1}}
     path.write_text(yaml.safe_dump(params, sort_keys=False))
 
 

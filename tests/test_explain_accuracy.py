@@ -15,6 +15,7 @@ from stages.explain_accuracy import COLUMNS, layer_rows, layer_table, quantizati
 
 SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}
 RUN = {"batch_size": 50, "threads": 1}
+CORES = "stages.common.explanation.layer_effects.usable_cores"
 
 
 @pytest.fixture(scope="module")
@@ -89,9 +90,21 @@ def test_what_lies_beyond_the_range_is_counted_as_clipped(small, tmp_path):
     assert found["scale"] == pytest.approx(0.5 / 255, rel=1e-3)
 
 
+def test_a_batch_that_paddlepaddle_writes_as_minus_one_is_a_free_one(small, tmp_path):
+    preprocessed, ranges, images_path, _ = small
+    model = onnx.load(preprocessed)
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    onnx.save(model, tmp_path / "preprocessed.onnx")
+    batch = [np.load(images_path)]
+    free, minus_one = (
+        quantization_noise(path, ranges, U8S8, batch) for path in (preprocessed, tmp_path / "preprocessed.onnx")
+    )
+    assert free == minus_one and "logits" in free[1]
+
+
 def effects_of(small, recipe):
     preprocessed, ranges, images_path, baseline = small
-    return layer_effects(preprocessed, ranges, recipe, images_path, SCALING, baseline, **RUN)
+    return layer_effects(preprocessed, ranges, recipe, images_path, SCALING, baseline, batch_size=50)
 
 
 def test_the_layer_with_an_outlier_in_its_weights_is_found_from_both_sides(tmp_path):
@@ -114,6 +127,22 @@ def test_every_quantized_layer_has_its_effects_and_a_layer_that_the_recipe_exclu
     effects = effects_of(small, {**S8S8, "nodes_to_exclude": ["conv_1"]})
     assert list(effects) == ["conv_2", "fc"]
     assert all(0 <= effect["alone_changed"] <= 100 for effect in effects.values())
+
+
+def test_several_files_at_a_time_have_the_effects_of_one_after_the_other(small, monkeypatch):
+    preprocessed, ranges, images_path, baseline = small
+    monkeypatch.setattr(CORES, lambda: 3)
+    effects, expected = effects_of(small, U8S8), {}
+    for layer in effects:
+        expected[layer] = {}
+        for prefix, nodes in (("alone", {"nodes_to_quantize": [layer]}), ("all_but", {"nodes_to_exclude": [layer]})):
+            quantize(preprocessed, images_path.with_name("layer.onnx"), ranges, **U8S8 | nodes)
+            logits = predict_images(images_path.with_name("layer.onnx"), images_path, SCALING, images=100, **RUN)
+            expected[layer] |= {
+                f"{prefix}_changed": (logits.argmax(1) != baseline.argmax(1)).sum(),
+                f"{prefix}_logit_sqnr_db": decibels(*energies(baseline, logits)),
+            }
+    assert effects == expected
 
 
 def test_a_single_quantized_layer_cannot_be_left_out(small):

@@ -96,6 +96,16 @@ SENTENCES = [
     ("models.cnn.benchmark.seconds", 1e9, "`models.cnn.benchmark.seconds` is 1000000000.0: it must be at most 86400"),
     ("tune.cnn.seconds", 90_000, "`tune.cnn.seconds` is 90000: it must be at most 86400"),
     ("models.resnet18.benchmark.rounds", 1, "`models.resnet18.benchmark.rounds` is 1: it must be at least 2"),
+    (
+        "explain.time.rounds",
+        6,
+        "`explain.time.rounds`: 6 rounds cannot show a cause, which takes an interval of 97 % confidence: write at least 7",
+    ),
+    (
+        "models.resnet18.explain.rounds",
+        3,
+        "`models.resnet18.explain.rounds`: 3 rounds cannot show a cause, which takes an interval of 97 % confidence: write at least 7",
+    ),
     ("benchmark.warmup_calls", 0, "`benchmark.warmup_calls` is 0: it must be at least 1"),
     ("verify_load.strict", "yes", "`verify_load.strict` is 'yes': write true or false"),
     (
@@ -328,6 +338,14 @@ def test_the_names_of_what_the_pipeline_makes_itself_are_reserved(refused, param
     params["variants"] = list(dict.fromkeys([*params["variants"], name]))
     assert refused({f"quantize_dynamic.{name}": {"weight_type": "QInt8"}}) == (
         f"error: params.yaml: a recipe is named `{name}`, which is the name of {owner}: rename it."
+    )
+
+
+def test_the_names_that_the_search_gives_to_what_it_tries_are_reserved(refused, params):
+    params["variants"].append("searched-01")
+    recipe = params["calibrate_quantize"]["static-u8s8"]
+    assert refused({"calibrate_quantize.searched-01": recipe}) == (
+        "error: params.yaml: a recipe is named `searched-01`: names that begin with `searched-` are those of what `tune` tries: rename it."
     )
 
 

@@ -30,7 +30,7 @@ OLD = "1.20.1"
 
 
 def small(params):
-    """Return the repository's parameters, made small: tiny images that are there, one epoch, few variants, two rounds."""
+    """Return the repository's parameters, made small: tiny images that are there, one epoch, few variants, few rounds."""
     params = copy.deepcopy(params)
     params |= {"dataset": "tiny", "fetch_data": {}, "variants": [*DYNAMIC, *STATIC, TUNED]}
     for section, names in (
@@ -46,7 +46,7 @@ def small(params):
     params["calibrate"] |= {"images": 40, "batch_size": 20}
     params["verify_load"]["runtimes"] = []
     params["benchmark"]["rounds"] = 2
-    params["explain"]["time"] = {"rounds": 2, "seconds": 0.5}
+    params["explain"]["time"] = {"rounds": 7, "seconds": 0.5}
     params["sensitivity"] = {"cnn": {"variant": "static-u8s8", "images": [10, 40], "seeds": 2, "test_images": 200}}
     return params
 
@@ -258,8 +258,8 @@ DECLARED = {
     "packages.torch": named("train", "export"),
     "packages.onnx": named("export") | QUANTIZE | CALIBRATE,
     "packages.onnxscript": named("export"),
-    "packages.onnxruntime": QUANTIZE | CALIBRATE | VERIFY | EVALUATE,
-    "packages.numpy": QUANTIZE | CALIBRATE | EVALUATE,
+    "packages.onnxruntime": named("export") | QUANTIZE | CALIBRATE | VERIFY | EVALUATE,
+    "packages.numpy": named("train", "export") | QUANTIZE | CALIBRATE | EVALUATE,
 }
 
 

@@ -14,6 +14,7 @@ from stages import calibrate_quantize, evaluate, plot_sensitivity, sensitivity
 from stages.common.calibration.settings import METHODS
 from stages.common.calibration.static_quantization import calibrate
 from stages.common.preflight.params_check import check_params
+from stages.common.reporting.explanations import draw_doubt, draw_rows, draw_spread
 from stages.common.session.runtime import predict_images
 from stages.common.workspace import UserError, load_params
 
@@ -108,6 +109,7 @@ def test_drawing_all_images_leaves_no_spread(draws):
     """Every seed then draws the same 600 images: one file, and nothing for the draw to change."""
     found = json.loads(Path("metrics.json").read_text())["small"]["static-u8s8"]["images_600"]
     assert (found["distinct_models"], found["spread"]) == (1, 0)
+    assert json.loads(Path("metrics.json").read_text())["small"]["static-u8s8"]["available"] == 600
 
 
 def test_the_same_file_is_compared_once(repository):
@@ -138,7 +140,7 @@ def test_the_recipes_own_draw_stands_on_its_tick_or_on_its_dot_in_a_column(image
     draws = np.array([(10, seed, 0.01 * seed) for seed in range(3)], "i8,i8,f8")
     draws.dtype.names = ("images", "seed", "accuracy_change")
     recipe = {"images": images, "seed": 0, "accuracy_change": 0.0, "change_low": -0.01, "change_high": 0.01}
-    metrics = {"recipe": recipe, "images_10": {"mean_change": 0.01}}
+    metrics = {"recipe": recipe, "images_10": {"mean_change": 0.01}, "available": 60_000}
     [axes] = plot_sensitivity.draw_figure("a title", draws, metrics).axes
     [own] = [line for line in axes.lines if line.get_label() == "the recipe's own draw"]
     assert own.get_xdata() == pytest.approx([expected])
@@ -150,11 +152,58 @@ def test_the_title_says_what_the_draw_and_the_test_set_are_worth():
         "images_10": {"spread": 0.002, "seeds": 5},
         "images_90": {"spread": 0.001, "seeds": 5},
         "test_images": 1000,
+        "available": 60_000,
     }
     recipe = {"images": 100, "change_low": -0.01, "change_high": 0.02}
     title = plot_sensitivity.title_of("cnn", "static-u8s8", counted | {"recipe": recipe})
     assert "calibration images move accuracy by ±0.20 points, other test images by ±1.50" in title
-    assert "over 5 draws of 90" in title
+    assert "over 5 draws of 90 images" in title
+
+
+def counted(recipe_images, *, available, **spreads):
+    """Return sensitivity's metrics of one variant, with these spreads: images_10=0.002."""
+    recipe = {"images": recipe_images, "accuracy_change": 0.0, "change_low": -0.01, "change_high": 0.02}
+    keys = ("mean_change", "worst_change", "best_change")
+    draws = {
+        name: {"spread": spread, "seeds": 5, "distinct_models": 5} | dict.fromkeys(keys, 0.0)
+        for name, spread in spreads.items()
+    }
+    return draws | {"recipe": recipe, "test_images": 1000, "available": available}
+
+
+def test_the_spread_beside_an_accuracy_is_that_of_the_nearest_number_of_images_by_ratio():
+    """200 is closer to 10 than to 500 in images, and 20 times as many: a spread falls by ratios."""
+    metrics = counted(200, available=60_000, images_10=0.02, images_500=0.001)
+    assert draw_spread({"v": metrics}, "v") == "0.100, 5 draws of 500 images, 1,000 tested"
+    assert "±0.20 points" in plot_sensitivity.title_of("cnn", "v", metrics)
+
+
+def test_a_draw_of_all_images_is_no_measure_of_the_draw():
+    """All such draws are the same, so that their spread of nothing says nothing."""
+    metrics = counted(500, available=600, images_20=0.002, images_400=0.001, images_600=0.0)
+    assert draw_spread({"v": metrics}, "v") == "0.100, 5 draws of 400 of 600 images, 1,000 tested"
+    assert "±0.20 points" in (title := plot_sensitivity.title_of("cnn", "v", metrics)) and "400 of 600 images" in title
+    spreads = [row["spread (sd)"].text for row in draw_rows("cnn", "v", metrics)]
+    assert spreads == ["0.200", "0.100", "only one draw possible"]
+    assert draw_doubt(metrics) == (
+        "There are 600 training images: draws of 400 have many images in common, so that their spread is small by "
+        "construction, and draws of all are the same, which says nothing of what the draw does."
+    )
+    assert [plot_sensitivity.tick_of(count, metrics) for count in (300, 400, 600)] == [
+        "300",
+        "400\n(of 600)",
+        "600\n(all)",
+    ]
+
+
+def test_of_draws_of_all_images_alone_no_spread_is_told():
+    metrics = counted(600, available=600, images_600=0.0)
+    assert draw_spread({"v": metrics}, "v") == ""
+    assert plot_sensitivity.title_of("cnn", "v", metrics).startswith("Draws of all 600 images are the same;")
+
+
+def test_small_draws_of_many_images_raise_no_doubt():
+    assert draw_doubt(counted(200, available=60_000, images_10=0.02, images_30000=0.001)) == ""
 
 
 @pytest.mark.parametrize(

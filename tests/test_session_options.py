@@ -6,9 +6,11 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import TensorProto, helper
-from small_models import images_for, make_variants, save_plain
+from onnx import TensorProto, helper, numpy_helper
+from small_models import U8S8, images_for, make_variants, save_plain
 
+from stages.common.calibration.collection import collect_ranges
+from stages.common.calibration.static_quantization import quantize
 from stages.common.reporting.session_options import options_section
 from stages.common.search import session_options
 from stages.common.search.session_options import Option, measure_options
@@ -58,6 +60,88 @@ def test_what_does_not_run_with_an_option_is_a_result(folder):
 
 def test_too_little_time_leaves_the_race_out(folder):
     assert measured(folder, seconds=0.001, slow=SLOW) == {"rounds": 0}
+
+
+def test_more_time_than_the_rounds_need_is_not_taken(folder, monkeypatch):
+    asked, measure = [], session_options.timing.measure
+    monkeypatch.setattr(
+        session_options.timing,
+        "measure",
+        lambda *files, **plan: asked.append(plan["seconds"]) or measure(*files, **plan),
+    )
+    monkeypatch.setattr(session_options, "VISIT_SECONDS", 0.001)
+    assert measured(folder, seconds=1000, slow=SLOW)["rounds"] == session_options.MOST_ROUNDS
+    assert 0 < asked[0] < 30
+
+
+@pytest.fixture(scope="module")
+def one_axis(tmp_path_factory):
+    """A file of conv, LeakyRelu, MaxPool and conv over one axis, the first three of them in floating point."""
+    folder, random = tmp_path_factory.mktemp("one-axis"), np.random.default_rng(0)
+    weights = {name: random.normal(0, 0.3, shape).astype(np.float32) for name, shape in (("w_1", (8, 3, 3)), ("w_2", (8, 8, 3)))}  # fmt: skip
+    nodes = [
+        helper.make_node("Conv", ["input", "w_1"], ["conv_1_out"], "conv_1"),
+        helper.make_node("LeakyRelu", ["conv_1_out"], ["relu_out"], "relu"),
+        helper.make_node("MaxPool", ["relu_out"], ["pool_out"], "pool", kernel_shape=[2], strides=[2]),
+        helper.make_node("Conv", ["pool_out", "w_2"], ["conv_2_out"], "conv_2"),
+        helper.make_node("GlobalMaxPool", ["conv_2_out"], ["logits"], "most"),
+    ]
+    ends = (
+        [helper.make_tensor_value_info("input", TensorProto.FLOAT, ["batch", 3, 32])],
+        [helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["batch", 8, 1])],
+    )
+    graph = helper.make_graph(nodes, "one-axis", *ends, [numpy_helper.from_array(values, name) for name, values in weights.items()])  # fmt: skip
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), folder / "fp32.onnx"
+    )
+    images = random.random((16, 3, 32), dtype=np.float32)
+    ranges = collect_ranges(folder / "fp32.onnx", lambda: [images], method="MinMax")
+    quantize(folder / "fp32.onnx", folder / "mixed.onnx", ranges, **U8S8, nodes_to_exclude=["conv_1", "relu", "pool"])
+    return folder
+
+
+def optimized(folder, option):
+    session_options.open_with_option(
+        option, folder / "mixed.onnx", threads=1, optimized_model_filepath=str(folder / "optimized.onnx")
+    )
+    return onnx.load(folder / "optimized.onnx")
+
+
+def test_a_graph_with_a_node_in_another_place_is_another_graph(one_axis):
+    """The same nodes: without the optimizer that moves it, the QuantizeLinear is behind the pool, not before it."""
+    default = optimized(one_axis, None)
+    moved = optimized(one_axis, session_options.OPTIONS["qdq_propagation_off"])
+    idle = optimized(one_axis, session_options.OPTIONS["qdq_cleanup_on"])
+    kinds = [sorted(node.op_type for node in graph.graph.node) for graph in (default, moved)]
+    assert kinds[0] == kinds[1]
+    order = [[node.op_type for node in graph.graph.node if node.op_type in ("MaxPool", "QuantizeLinear")] for graph in (default, moved)]  # fmt: skip
+    assert order == [["QuantizeLinear", "MaxPool"], ["MaxPool", "QuantizeLinear"]]
+    signature = session_options.graph_signature(default)
+    assert signature == session_options.graph_signature(idle) != session_options.graph_signature(moved)
+
+
+def test_a_graph_with_the_same_nodes_in_another_order_is_another_graph():
+    """Though all tensors are of one type."""
+
+    def chain(*op_types):
+        nodes = [helper.make_node(op_type, [str(place)], [str(place + 1)]) for place, op_type in enumerate(op_types)]
+        ends = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])] for name in ("0", str(len(nodes))))
+        return session_options.graph_signature(helper.make_model(helper.make_graph(nodes, "chain", *ends)))
+
+    assert chain("Relu", "Sigmoid", "Exp") == chain("Relu", "Sigmoid", "Exp") != chain("Sigmoid", "Relu", "Exp")
+
+
+def test_names_are_no_part_of_a_graph(one_axis):
+    default = optimized(one_axis, None)
+    renamed = onnx.ModelProto.FromString(default.SerializeToString())
+    for node in renamed.graph.node:
+        node.name = f"other {node.name}"
+        for names in (node.input, node.output):
+            names[:] = [f"other {name}" for name in names]
+    for kind in ("input", "output", "value_info", "initializer"):
+        for one in getattr(renamed.graph, kind):
+            one.name = f"other {one.name}"
+    assert session_options.graph_signature(default) == session_options.graph_signature(renamed)
 
 
 def test_where_the_time_is_enough_for_one_file_it_is_the_tuned_one(folder, monkeypatch):

@@ -4,9 +4,15 @@ import time
 
 import numpy as np
 import pytest
-from scipy import stats
+from scipy import optimize, stats
 
-from stages.common.statistics.intervals import accuracy_change_interval, mcnemar_p, ratio_interval, wilson_interval
+from stages.common.statistics.intervals import (
+    accuracy_change_interval,
+    least_change,
+    mcnemar_p,
+    ratio_interval,
+    wilson_interval,
+)
 from stages.common.statistics.multiple import ratio_p
 from stages.tools.check_benchmark import allowed_alarms
 
@@ -58,6 +64,44 @@ def test_wilson_is_scipy_s():
     for successes, trials in ((0, 10), (3, 10), (10, 10), (9012, 10_000)):
         expected = stats.binomtest(successes, trials).proportion_ci(method="wilson")
         np.testing.assert_allclose(wilson_interval(successes, trials), expected, atol=1e-12)
+
+
+def test_the_least_change_is_the_published_limit_and_without_a_gain_wilson_s():
+    """The same data as above, by Tango's interval: Fagerland, Lydersen and Laake 2014. Losses and gains are each other's."""
+    assert (round(least_change(7, 1, 21, 0.025), 3), round(-least_change(1, 7, 21, 0.025), 3)) == (-0.517, -0.026)
+    for lost, images, chance in ((40, 5000, 0.0125), (0, 700, 0.001), (3, 20, 0.025)):
+        low = stats.binomtest(images - lost, images).proportion_ci(1 - 2 * chance, method="wilson").low
+        assert least_change(lost, 0, images, chance) == pytest.approx(low - 1, abs=1e-9)
+    assert least_change(5, 0, 5, 0.025) == -1
+
+
+def test_the_least_change_is_where_the_likeliest_variance_rejects():
+    """The likelihood of what was lost and gained is made largest numerically, for the change that the limit says."""
+    for lost, gained, images, chance in ((40, 13, 5000, 0.0125), (2, 9, 60, 0.003), (18, 1, 600, 0.025)):
+        low = least_change(lost, gained, images, chance)
+
+        def unlikely(share, low=low, lost=lost, gained=gained, images=images):
+            gains = share + low
+            return -(
+                lost * np.log(share) + gained * np.log(gains) + (images - lost - gained) * np.log1p(-share - gains)
+            )
+
+        share = optimize.minimize_scalar(unlikely, bounds=(max(0, -low) + 1e-9, 0.5), method="bounded", options={"xatol": 1e-12}).x  # fmt: skip
+        variance = (2 * share + low - low**2) / images
+        z = ((gained - lost) / images - low) / variance**0.5
+        assert stats.norm.sf(z) == pytest.approx(chance, rel=1e-4)
+
+
+def test_the_least_change_is_too_high_no_oftener_than_it_says():
+    """Newcombe's is: of 600 images, of which a dozen are lost and hardly one is gained, half as often again."""
+    random, images, drop, newcombe_s, tango_s = np.random.default_rng(0), 600, 0.02, 0, 0
+    for _ in range(4000):
+        right = random.binomial(images, 0.72)
+        lost, gained = random.binomial(right, (drop + 0.001) / 0.72), random.binomial(images - right, 0.001 / 0.28)
+        counts = right - lost, lost, gained, images - right - gained
+        newcombe_s += accuracy_change_interval(*counts)[1] >= -drop
+        tango_s += least_change(lost, gained, images, 0.025) >= -drop
+    assert tango_s / 4000 <= 0.025 < 0.03 < newcombe_s / 4000
 
 
 def test_forty_lost_and_twenty_seven_gained_are_not_significant():

@@ -1,11 +1,13 @@
 """What the report says of the search follows from its files."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
 from stages.common.reporting.tuning import found, recipe_entry, searched, taken, tuning_section
+from stages.common.search.points import OUTCOMES
 from stages.common.tuned_recipe import doubts
 from stages.plot_tune import draw_figure, front, title_of
 from stages.report import tuned_recipe
@@ -15,7 +17,7 @@ METRICS = {
     "rounds": 20, "over_hand_written": {"speedup": 1.18, "speedup_low": 1.17, "speedup_high": 1.19},
     "tuned_gops": 126.1, "fp32_gops": 72.1, "int8_product_gops": 169.9, "fp32_product_gops": 64.5, "chosen": "searched-06",
     "points": {"tried": 23, "tied": 1, "behind": 15, "inaccurate": 4, "same_file": 2, "failed": 0, "not_reached": 0},
-    "best_hand_written": {"name": "static-u8s8", "accuracy_change": -0.0038, "change_low": -0.0066}, "size_bytes": 406582,
+    "best_hand_written": {"name": "static-u8s8", "accuracy_change": -0.0038, "change_low": -0.0066, "shown_low": -0.0071}, "size_bytes": 406582,
     "validation": {"images": 5000, "accuracy_change": 0.0006, "change_low": -0.0008, "change_high": 0.002, "changed": 9},
     "seconds": 26.2, "other_work_percent": 1.5, "cpu_steal_percent": 0.0, "fp32_size_bytes": 1564672,
 }  # fmt: skip
@@ -46,7 +48,7 @@ def root(tmp_path):
 def test_the_section_says_what_was_searched_what_won_why_and_what_holds_it_back(root):
     section = tuning_section(root, "net", 8)
     assert section["sentences"] == [
-        "`tune` looked for the fastest recipe at batch 1 and tried 23 in 26 s: 15 were behind, 4 may lose more than 0.5 points of accuracy, 2 gave the same file as another.",
+        "`tune` looked for the fastest recipe at batch 1 and tried 23 in 26 s: 1 taken, 1 about as good as another, 15 behind, 4 that may lose more than 0.5 points of accuracy, 2 with the same file as another.",
         "`tuned` is 3.8x smaller than fp32, 1.68x as fast (1.67 to 1.69) and 1.18x (1.17 to 1.19) as fast as the best recipe written by hand, `static-u8s8`, whose accuracy was not shown to hold; on 5,000 validation images its accuracy changes by +0.06 points (-0.08 to +0.20).",
         "At batch 8 it saves 41 us a call against `static-u8s8`, most in conv_1 (38 us: Conv in place of QLinearConv, with the conversions around it).",
         "Its call at batch 8 is 64 % convolutions and matrix products in integers, 31 % other layers, 3 % conversions between types and layouts, 2 % no kernel.",
@@ -104,10 +106,39 @@ def test_a_tuned_file_that_may_saturate_is_warned_of_as_any_other(root, monkeypa
     assert tuned_recipe(["net"], "avx512_vnni") == tuned_recipe(["another"], "avx2") == {}
 
 
+@pytest.mark.parametrize(
+    ("times", "title"),
+    [
+        ([1.2], "net: the only int8 file is not faster than fp32: tuned is a copy of fp32"),
+        ([1.2, 1.3], "net: none of 2 int8 files is faster than fp32: tuned is a copy of fp32"),
+        ([0.9, 1.3], "net: 1 of 2 int8 files is faster than fp32, not for certain and with its accuracy: tuned is a copy of fp32"),
+        ([0.9, 0.8], "net: 2 of 2 int8 files are faster than fp32, none of them for certain and with its accuracy: tuned is a copy of fp32"),
+    ],
+)  # fmt: skip
+def test_the_title_of_a_search_that_found_nothing_says_no_more_than_that(times, title):
+    assert title_of("net", [{"time": time} for time in times], METRICS | {"chosen": "fp32"}) == title
+
+
+@pytest.mark.parametrize("chosen", ["searched-06", "fp32"])
+def test_what_became_of_the_recipes_adds_up_to_those_that_were_tried(chosen):
+    counts = {outcome.replace("-", "_"): count for count, outcome in enumerate(OUTCOMES[1:], 2)}
+    tried = sum(counts.values()) - counts["not_reached"] + (chosen != "fp32")
+    said = searched(METRICS | {"chosen": chosen, "points": counts | {"tried": tried}})
+    numbers, missed = re.search(r" in 26 s: (.*); (\d+) more could not be reached in the time\.", said).groups()
+    assert sum(int(part.split()[0]) for part in numbers.split(", ")) == tried and int(missed) == counts["not_reached"]
+
+
+def test_a_hand_written_recipe_is_said_to_hold_by_the_limit_that_it_was_judged_by():
+    """Not by that of the 95 % interval, which is asked of a single recipe."""
+    hand = METRICS["best_hand_written"] | {"change_low": -0.0048}
+    assert "not shown to hold" in found(METRICS | {"best_hand_written": hand | {"shown_low": -0.0052}})
+    assert "not shown to hold" not in found(METRICS | {"best_hand_written": hand | {"shown_low": -0.0049}})
+
+
 def test_a_search_on_a_busy_machine_says_so():
     assert "disturbed" not in taken(GIVEN)
     assert taken(GIVEN | {"other_work_percent": 41.7}).endswith(" took 42 % of the CPU time meanwhile.")
-    assert searched(METRICS).endswith("2 gave the same file as another.")
+    assert searched(METRICS).endswith("2 with the same file as another.")
     assert searched(METRICS | {"other_work_percent": 41.7}).endswith(
         " The measurement was disturbed: other processes took 42 % of the CPU time meanwhile."
     )

@@ -56,6 +56,44 @@ def test_what_cannot_be_told_from_the_fastest_may_be_slower_than_what_is_named()
     assert "use `b`" in text and text.endswith("; `c` cannot be told from it in speed.") and "`a`" not in text
 
 
+def test_of_those_that_cannot_be_told_apart_the_clearly_smallest_is_taken():
+    alike = (1.92, 1.87, 1.97)
+    text = judge(a=variant({1: FASTER}), b=variant({1: alike}, size=200), c=variant({1: alike}, size=198))
+    assert "use `b`" in text and text.endswith("; `a` and `c` cannot be told from it in speed.")
+    assert "use `a`" in judge(a=variant({1: FASTER}), b=variant({1: alike}, size=248)), "about equal: the first"
+    assert "use `a`" in judge(a=variant({1: FASTER}), b=variant({1: (1.5, 1.45, 1.55)}, size=100)), "not as fast"
+
+
+def test_what_has_not_the_best_time_is_not_called_the_fastest():
+    worse, better = variant({1: (0.5, 0.48, 0.52)}), variant({1: (0.51, 0.49, 0.53)})
+    assert ": among the fastest, `a`, is 2.0x slower" in judge(a=worse, b=better)
+    assert ": the fastest, `a`, is 2.0x slower" in judge(a=better, b=worse)
+    assert ": the fastest, `a`, is" in judge(a=worse, b=worse), "nothing is better"
+
+
+def test_a_variant_that_is_faster_somewhere_is_told_where_the_best_on_average_is_not():
+    """`a` is the fastest on average, and nothing is shown of it; `b` is faster than fp32 at batch 32 for certain."""
+    slow, surely = (0.80, 0.78, 0.82), (1.10, 1.08, 1.12)
+    best, other = variant({1: (1.02, 0.97, 1.07), 32: (1.05, 0.95, 1.15)}), variant({1: slow, 32: surely})
+    assert judge(a=best, b=other).startswith(
+        "For net int8 pays at some batch sizes and in some files only: `b` is 1.2x slower at batch 1 and 1.1x faster at "
+        "batch 32; on average `a` is the fastest: undecided at batches 1 and 32 (0.95x to 1.15x), 4.0x smaller and loses no"
+    )
+    lossy = variant({1: slow, 32: surely}, change=(-0.03, -0.04, -0.02))
+    assert judge(a=best, b=lossy).startswith("For net no difference in speed can be shown: `a`"), "it is not sound"
+    slower = variant({1: (1.3, 1.25, 1.35), 32: (0.80, 0.78, 0.82)})
+    text = judge(a=slower, b=other)
+    assert text.startswith("For net int8 pays at some batch sizes only: `a` is 1.3x faster at batch 1 but 1.2x slower")
+    assert text.endswith("; `b` is 1.2x slower at batch 1 and 1.1x faster at batch 32.")
+
+
+def test_undecided_batch_sizes_are_told_together():
+    speeds = {1: UNDECIDED, 4: UNDECIDED, 8: (1.01, 0.95, 1.08), 32: FASTER}
+    assert "`a` is 1.9x faster at batch 32 but undecided at batches 1, 4 and 8 (0.95x to 1.08x), 4.0x" in judge(
+        a=variant(speeds)
+    )
+
+
 def test_a_variant_that_is_the_same_file_is_said_to_be_that():
     """It was timed once: two results of one file would differ by noise alone."""
     copy = variant({1: FASTER}) | {"same_file_as": "a"}

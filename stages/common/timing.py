@@ -1,8 +1,10 @@
-"""Interleaved timing of several models: the measurement itself, without files and parameters."""
+"""Interleaved timing of several models: the measurement itself, without parameters."""
 
 import gc
+import hashlib
 import time
 from collections import defaultdict
+from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
@@ -45,6 +47,22 @@ def measure(paths, inputs, *, rounds, seconds, threads, warmup_calls, seed, show
                     [round_number, position, variant, batch, call, times[call]] for call in kept(len(times), most_rows)
                 ]
     return rows
+
+
+def same_files(paths, apart=None):
+    """Return {variant: another one whose file has the same bytes} of {variant: file}.
+
+    Timing both would give two results of one file, which differ by noise and look as if they said something. `apart` is
+    the variant that is a copy on purpose; the others with its bytes are said to be its copies.
+    """
+    first, same = {}, {}
+    for variant, path in paths.items():
+        digest = hashlib.sha256(Path(path).read_bytes()).digest()
+        if variant == apart or digest not in first:
+            first[digest] = variant
+        else:
+            same[variant] = first[digest]
+    return same
 
 
 def time_calls(session, values, count):

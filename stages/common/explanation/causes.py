@@ -91,8 +91,8 @@ def find_causes(variant, batch, profiles, original, weighted):
 
     `profiles`: {variant: LayerTimes} at that batch size, with "fp32"; `weighted`: the layers with weights. Keys of a
     cause: variant, batch, cause (a sentence), kind, layer, microseconds (positive: it makes the variant slower). All
-    but those of kind "float-layers" are differences to fp32 that do not overlap; that kind is the difference
-    to the fastest variant that runs the same layers in integers.
+    but those of kind "float-layers" are differences to fp32 that do not overlap; that kind is the difference to the
+    fastest variant that runs the same layers in integers, and overlaps the others: it is not to be added to them.
     """
     own, baseline = profiles[variant], profiles["fp32"]
     call_us = max(np.median(own.wall), np.median(baseline.wall))
@@ -114,7 +114,16 @@ def find_causes(variant, batch, profiles, original, weighted):
         for kind, layer, words, difference, nodes in found
         if shown(difference, call_us, nodes)
     ]
-    return sorted(found, key=lambda cause: -abs(cause["microseconds"]))
+    return ranked(found)
+
+
+def ranked(causes):
+    """Return causes with the largest first; layers that are rightly left in floating point are none, and come last."""
+
+    def place(cause):
+        return cause["kind"] == "float-layers" and cause["microseconds"] < 0, -abs(cause["microseconds"])
+
+    return sorted(causes, key=place)
 
 
 # The functions below yield candidates: kind, layer, sentence with a place for the amount, difference (rounds,), and
@@ -153,7 +162,10 @@ def _conversion_causes(own, baseline):
 
 
 def _float_causes(variant, profiles, original, weighted):
-    """Yield the layers left in floating point, if another variant shows what they take in integers."""
+    """Yield the layers left in floating point, if another variant shows what they take in integers.
+
+    A copy of fp32, in which nothing is quantized, has left none: it is as fast as fp32 because it is fp32.
+    """
     own = profiles[variant]
     left = [layer for layer in weighted if not _integer(own, layer)]
     others = [
@@ -161,7 +173,7 @@ def _float_causes(variant, profiles, original, weighted):
         for name, other in profiles.items()
         if name not in (variant, "fp32") and left and all(_integer(other, layer) for layer in left)
     ]
-    if variant == "fp32" or not others:
+    if variant == "fp32" or not others or not _quantized(own):
         return
 
     def time_of(times):
@@ -173,6 +185,14 @@ def _float_causes(variant, profiles, original, weighted):
     noun = f"{NOUNS[min(families)]}s".replace("xs", "ces") if len(families) == 1 else "layers with weights"
     words = f"{len(left)} of {len(alike)} {noun} in floating point{_why(own, left, weighted)}: {{}} than in integers in {best}"
     yield "float-layers", left[0] if len(left) == 1 else "", words, time_of(own) - time_of(profiles[best]), len(left)
+
+
+def _quantized(times):
+    """Return whether anything in a file runs in integers, or is at least converted to them."""
+    return any(
+        kind in ("quantize", "dequantize") or (kind == "layer" and _integer(times, layer))
+        for layer, kind in times.nodes
+    )
 
 
 def _integer(times, layer):

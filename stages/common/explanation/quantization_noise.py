@@ -18,6 +18,7 @@ from onnxruntime.quantization.qdq_loss_debug import (
 )
 
 from stages.common.calibration.collection import Reader
+from stages.common.calibration.static_quantization import fixed_batch
 from stages.common.quantization import LAYER_TYPES
 from stages.common.session.model_io import parts, without_filling
 
@@ -74,7 +75,7 @@ def activation_noise(preprocessed_path, quantized_path, batches):
     sums, limits = defaultdict(lambda: np.zeros(2)), scales(onnx.load(quantized_path))
     seen = defaultdict(list)
     [value] = onnx.load(preprocessed_path).graph.input
-    fixed = value.type.tensor_type.shape.dim[0].dim_value or None
+    fixed = fixed_batch(preprocessed_path) or None
     with tempfile.TemporaryDirectory() as folder:
         paths = [f"{folder}/float.onnx", f"{folder}/quantized.onnx"]
         for source, augmented in zip((preprocessed_path, quantized_path), paths, strict=True):

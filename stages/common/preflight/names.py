@@ -3,6 +3,7 @@
 from stages.common.preflight.wording import nearest
 
 RESERVED_NAMES = {"fp32": "the baseline", "fp32-again": "the benchmark's control", "tuned": "what `tune` finds"}
+SEARCHED_PREFIX = "searched-"  # of the names that `tune` gives to what it tries
 TUNED = "tuned"
 
 
@@ -12,6 +13,8 @@ def variants_against_recipes(params):
     for name in [*dynamic, *static]:
         if name in RESERVED_NAMES:
             yield f"a recipe is named `{name}`, which is the name of {RESERVED_NAMES[name]}: rename it"
+        if name.startswith(SEARCHED_PREFIX):
+            yield f"a recipe is named `{name}`: names that begin with `{SEARCHED_PREFIX}` are those of what `tune` tries: rename it"
         if name not in listed:
             yield f"the recipe `{name}` is not in `variants`: add it there, or remove the recipe"
     for name in sorted(set(dynamic) & set(static)):

@@ -20,16 +20,20 @@ from stages.common.session.runtime import open_session
 from stages.common.timing import time_calls
 
 KERNEL_ENDING = "_kernel_time"
+EXECUTOR = "SequentialExecutor::Execute"  # of the graph, and before its end one for every graph that an If or Loop runs
+CALL = "model_run"
 MOST_CALLS = 50  # of a session at a batch size; 50 calls of 100 nodes are 4 MB of trace
 LEAST_SECONDS = 0.005  # of a session at a batch size, whatever the budget: one call of a microsecond says nothing
 WARMUP_CALLS = 2  # the first call of a shape plans its memory, the second gets it
 CHAIN_NODES = 40
+LONG_CALL_SECONDS = 0.1  # two of them are enough to know what such a call takes
 
 
 @dataclass(frozen=True)
 class Call:
     """One call in a trace: its nodes in order (names, operator types, first input's type, microseconds) and its memory.
 
+    A node that holds a graph of its own, as If and Loop do, has the time of that graph's nodes, which are not here.
     `activation_bytes`: the most that tensors of the call took at once, without weights, input and scratch space of
     kernels; true of the first call with an input's shape, because later ones take one block that is planned ahead.
     """
@@ -42,24 +46,31 @@ class Call:
 
 
 def parse_trace(events):
-    """Return the Calls in the events of onnxruntime's trace (a list of dictionaries), in order of time."""
-    runs = sorted((event["ts"], event["ts"] + event["dur"]) for event in events if event["name"] == "model_run")
-    kernels = sorted(
-        (event for event in events if event["name"].endswith(KERNEL_ENDING)), key=lambda event: event["ts"]
-    )
-    starts = np.array([kernel["ts"] for kernel in kernels])
-    return [_call(kernels[slice(*np.searchsorted(starts, run))]) for run in runs]
+    """Return the Calls in the events of onnxruntime's trace (a list of dictionaries in the order of their ends)."""
+    calls, ran, waiting, nodes = [], [], [], []  # kernels: of the call, of no executor yet, of the last executor
+    for event in events:
+        if event["name"].endswith(KERNEL_ENDING):
+            ran.append(event)
+            waiting.append(event)
+        elif event["name"] == EXECUTOR:
+            nodes = [kernel for kernel in waiting if kernel["ts"] >= event["ts"]]
+            waiting = [kernel for kernel in waiting if kernel["ts"] < event["ts"]]
+        elif event["name"] == CALL:
+            calls.append(_call(nodes, ran))
+            ran, waiting = [], []
+    return calls
 
 
-def _call(kernels):
-    arguments = [kernel["args"] for kernel in kernels]
-    in_use = [int(argument.get("mem_bytes_requested_in_use", 0)) for argument in arguments]
-    before = in_use[0] - int(arguments[0].get("mem_requested_in_use_delta", 0)) if in_use else 0
+def _call(nodes, ran):
+    """Return the Call of all kernels that `ran`, of which `nodes` are the graph's own."""
+    arguments = [kernel["args"] for kernel in nodes]
+    in_use = [int(kernel["args"].get("mem_bytes_requested_in_use", 0)) for kernel in ran]
+    before = in_use[0] - int(ran[0]["args"].get("mem_requested_in_use_delta", 0)) if in_use else 0
     return Call(
-        [kernel["name"].removesuffix(KERNEL_ENDING) for kernel in kernels],
+        [kernel["name"].removesuffix(KERNEL_ENDING) for kernel in nodes],
         [argument["op_name"] for argument in arguments],
         [next(iter((argument.get("input_type_shape") or [{}])[0]), "") for argument in arguments],
-        np.array([kernel["dur"] for kernel in kernels], dtype=float),
+        np.array([kernel["dur"] for kernel in nodes], dtype=float),
         max(in_use, default=0) - before,
     )
 
@@ -68,10 +79,10 @@ def _call(kernels):
 class Profile:
     """What was measured of one file at one batch size; a row is a round, with a new session.
 
-    `nodes`: (rounds, nodes) microseconds, the profiler's cost taken off; `sums`: (rounds,) of all nodes of a call,
-    median over the calls; `wall`: (rounds,) of a call without the profiler, median over the calls; `least_sum` and
-    `least_wall`: those of the quickest call of all; `input_types`: of each node's first input; `activation_bytes` as
-    in Call; `calls`: how many were profiled, and as many again timed.
+    `nodes`: (rounds, nodes) microseconds, averaged over the calls, the profiler's cost taken off; `sums`: (rounds,) of all
+    nodes of a call, median over the calls, as much taken off; `wall`: (rounds,) of a call without the profiler, median
+    over the calls; `least_sum` and `least_wall`: those of a quick call (see _quick); `input_types`: of each node's first
+    input; `activation_bytes` as in Call; `calls`: how many were profiled, and as many again timed.
     """
 
     nodes: np.ndarray
@@ -87,7 +98,7 @@ class Profile:
     def unexplained_percent(self):
         """The part of a call that no node accounts for; negative if the profile counts more than a call takes.
 
-        Of the quickest calls: the question is what the trace misses, not what else the machine did meanwhile.
+        Of quick calls: the question is what the trace misses, not what else the machine did meanwhile.
         """
         return 100 * (1 - self.least_sum / self.least_wall)
 
@@ -143,19 +154,32 @@ def profile_session(path, plan, *, threads, folder):
 def _profile(traces, walls, graph, cost):
     orders = [_order(calls[-1], graph) for calls in traces]  # of the graph's nodes in each session's calls
     times = [
-        np.maximum(np.stack([call.microseconds[order] for call in calls[WARMUP_CALLS:]]) - cost, 0)
+        np.stack([call.microseconds[order] for call in calls[WARMUP_CALLS:]])
         for calls, order in zip(traces, orders, strict=True)
     ]
+    means = np.stack([midmean(calls) for calls in times])
+    # A single time, of whole microseconds, can be less than the cost; cut at zero before the mean it would count too much.
+    nodes = np.maximum(means - cost, 0)
+    # What interrupts a call hits another node each time: the means of the nodes forget it, a whole call does not, and is
+    # held against whole calls.
+    totals = [calls.sum(axis=1) - taken for calls, taken in zip(times, (means - nodes).sum(axis=1), strict=True)]
     return Profile(
-        nodes=np.stack([midmean(calls) for calls in times]),
-        sums=np.array([np.median(calls.sum(axis=1)) for calls in times]),
+        nodes=nodes,
+        sums=np.array([np.median(calls) for calls in totals]),
         wall=np.array([np.median(calls) for calls in walls]),
-        least_sum=float(min(calls.sum(axis=1).min() for calls in times)),
-        least_wall=float(min(calls.min() for calls in walls)),
+        least_sum=_quick(totals),
+        least_wall=_quick(walls),
         input_types=[traces[0][-1].input_types[place] for place in orders[0]],
         activation_bytes=max(calls[0].activation_bytes for calls in traces),
         calls=sum(map(len, times)),
     )
+
+
+def _quick(rounds):
+    """Return the lower quartile of the calls in the round where it is least: in the very quickest call the profiler, too,
+    was quicker than its cost on average, which is taken off.
+    """
+    return float(min(np.quantile(calls, 0.25) for calls in rounds))
 
 
 def _order(call, graph):
@@ -180,8 +204,8 @@ def _plan_calls(paths, inputs, *, seconds, threads):
     for variant, path in paths.items():
         session = open_session(path, threads=threads)
         for size, values in inputs.items():
-            time_calls(session, values, 1)
-            cost[variant, size] = min(time_calls(session, values, 2)) / 1e9
+            [first] = time_calls(session, values, 1)
+            cost[variant, size] = min(time_calls(session, values, 1 if first > LONG_CALL_SECONDS * 1e9 else 2)) / 1e9
     calls, left = {}, (seconds - (WARMUP_CALLS + 1) * sum(cost.values())) / 2
     for cells_left, (cell, one_call) in zip(
         range(len(cost), 0, -1), sorted(cost.items(), key=lambda item: item[1]), strict=True

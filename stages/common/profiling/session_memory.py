@@ -3,7 +3,7 @@
     python -m stages.common.profiling.session_memory model.onnx 1     prints bytes
 
 In a process of its own, because the system's count is of the whole process, and on several sessions, because the first
-one also pays for what all share.
+one also pays for what all share. Several such processes at a time count the same.
 """
 
 import subprocess

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
+from stages.common.draws import drawn_counts, nearest_count, share_of_pool
+from stages.common.profiling.wording import unexplained
 from stages.common.reporting.tables import Cell
 from stages.common.workspace import read_metrics
 
@@ -78,7 +80,7 @@ def convolution_row(model, metrics, names):
 def doubts(metrics):
     """Return a sentence for every call of which the profile leaves more unexplained than it should."""
     return [
-        f"{name} at {size.replace('_', ' ')}: the profile leaves {cell['unexplained_percent']:.0f} % of the call unexplained."
+        f"{name} at {size.replace('_', ' ')}: {unexplained(cell['unexplained_percent'])}."
         for name, found in metrics.items()
         if isinstance(found, dict)
         for size, cell in found.items()
@@ -122,9 +124,10 @@ def accuracy_sentence(variant, found):
         f"(median difference {found['median_margin']:.2g})."
     ]
     if found["changed_ties"]:
+        rounded = ": its output is rounded to 8 bits, too" if "changed_by_logit_scale" in found else ""
         parts.append(
             f"In {found['changed_ties']} of them the variant's two largest logits are equal, so that the order of the "
-            "classes decides: its output is rounded to 8 bits, too."
+            f"classes decides{rounded}."
         )
     if "changed_by_logit_scale" in found:
         parts.append(f"Rounding nothing but fp32's logits to that scale changes {found['changed_by_logit_scale']}.")
@@ -145,30 +148,46 @@ def draw_rows(model, variant, found):
     rows, what, form = [], "change", "{:+.2f}"
     if not draws_are_of_accuracy(found):
         what, form = "agreement", "{:.2f}"
-    for name, cell in found.items():
-        if name.startswith("images_"):
-            points = [form.format(100 * cell[f"{which}_{what}"]) for which in ("mean", "worst", "best")]
-            rows.append({
-                "calibration images": Cell(name.removeprefix("images_")),
-                "draws": Cell(str(cell["seeds"]), source),
-                f"mean {what}": Cell(points[0], source),
-                "spread (sd)": Cell(f"{100 * cell['spread']:.3f}", source),
-                "worst": Cell(points[1], source),
-                "best": Cell(points[2], source),
-                "different files": Cell(str(cell["distinct_models"]), source),
-            })  # fmt: skip
+    for count in drawn_counts(found):
+        cell = found[f"images_{count}"]
+        points = [form.format(100 * cell[f"{which}_{what}"]) for which in ("mean", "worst", "best")]
+        spread = f"{100 * cell['spread']:.3f}" if share_of_pool(found, count) < 1 else "only one draw possible"
+        rows.append({
+            "calibration images": Cell(str(count)),
+            "draws": Cell(str(cell["seeds"]), source),
+            f"mean {what}": Cell(points[0], source),
+            "spread (sd)": Cell(spread, source),
+            "worst": Cell(points[1], source),
+            "best": Cell(points[2], source),
+            "different files": Cell(str(cell["distinct_models"]), source),
+        })  # fmt: skip
     return rows
+
+
+def draw_doubt(found):
+    """Return for which numbers of images the spread is small by construction, as a sentence; "" if for none."""
+    shares = {count: share_of_pool(found, count) for count in drawn_counts(found)}
+    words = []
+    if most := [f"{count:,}" for count, share in shares.items() if 0.5 < share < 1]:
+        words.append(
+            f"draws of {' or '.join(most)} have many images in common, so that their spread is small by construction"
+        )
+    if 1 in shares.values():
+        words.append("draws of all are the same, which says nothing of what the draw does")
+    return f"There are {found['available']:,} training images: {', and '.join(words)}." if words else ""
 
 
 def draw_spread(metrics, variant):
     """Return the spread over draws (sd, in points) of the size nearest to the recipe's own, with its sample; "" if unknown.
 
-    The sample can be smaller than that of the accuracy beside it, and the spread then is larger than that accuracy's.
+    The size is that of `nearest_count`, and is told, as is where it is more than half of what there is. The sample can be smaller than that of the accuracy beside it, and the spread then is larger than that accuracy's.
     """
     found = (metrics or {}).get(variant)
-    if not found:
+    nearest = nearest_count(found) if found else None
+    if nearest is None:
         return ""
-    sizes = [int(name.removeprefix("images_")) for name in found if name.startswith("images_")]
-    nearest = min(sizes, key=lambda size: abs(size - found["recipe"]["images"]))
     cell = found[f"images_{nearest}"]
-    return f"{100 * cell['spread']:.3f}, {cell['seeds']} draws of {nearest:,}, {found['test_images']:,} tested"
+    of = f" of {found['available']:,}" if share_of_pool(found, nearest) > 0.5 else ""
+    return (
+        f"{100 * cell['spread']:.3f}, {cell['seeds']} draws of {nearest:,}{of} images, {found['test_images']:,} tested"
+    )

@@ -1,18 +1,24 @@
 """The figures of the plot stage. One function a figure; its docstring says how to read it."""
 
+import math
+import textwrap
+
 import matplotlib
 
 matplotlib.use("Agg")
 
 import matplotlib.pyplot as plt
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from stages.common.reporting.results import BASELINE, agreement, is_labelled, verdict
+from stages.common.statistics.multiple import SIGNIFICANCE, holm
 
 # Okabe and Ito's colours, which people with any common colour blindness can tell apart.
 PALETTE = ["#0072B2", "#56B4E9", "#D55E00", "#E69F00", "#009E73", "#CC79A7", "#8A6D00", "#6A3D9A"]
 LOST, GAINED, NEUTRAL = "#D55E00", "#0072B2", "#BBBBBB"
-MARKERS = "osD^vP*X"
+MARKERS = "osD^vP*X<>ph"
+STEP, REACH = 0.22, 0.35  # rows: between two markers of a row, and from its middle to the outermost, which stays in it
+MOST_TICKS = 8  # that can be read side by side below a panel
 
 plt.rcParams.update({
     "font.size": 9.5,
@@ -38,11 +44,12 @@ def latency_figure(results, variants):
     Right of the line at 1 is faster than fp32, left of it slower; an interval that crosses 1 decides nothing. The grey
     band is the control, fp32 timed against itself: a difference no larger than it is this machine's noise.
     """
-    figure, axes = _panels(results, variants)
+    most = max(len(found["control"]) for found in results.values())
+    figure, axes = _panels(results, variants, row_inches=max(0.45, 0.12 + 0.11 * most))
     colours = variant_colours(variants)
     batches = sorted({batch for found in results.values() for batch in found["control"]})
     for axis, (model, found) in zip(axes, results.items(), strict=True):
-        control = found["control"].values()
+        control, offsets = found["control"].values(), marker_offsets(found["control"])
         axis.axvspan(
             min(cell["speedup_low"] for cell in control),
             max(cell["speedup_high"] for cell in control),
@@ -55,14 +62,13 @@ def latency_figure(results, variants):
             if not cells:
                 axis.text(1, row, " does not run here", va="center", color="#666666", style="italic")
             for batch, cell in cells.items():
-                place = batches.index(batch)
-                y = row + 0.22 * (place - (len(batches) - 1) / 2)
+                y, marker = row + offsets[batch], MARKERS[batches.index(batch) % len(MARKERS)]
                 axis.plot([cell["speedup_low"], cell["speedup_high"]], [y, y], color=colours[variant], lw=2)
-                axis.plot(cell["speedup"], y, MARKERS[place % len(MARKERS)], color=colours[variant], ms=6)
+                axis.plot(cell["speedup"], y, marker, color=colours[variant], ms=6)
         axis.set_xscale("log", base=2)
-        axis.xaxis.set_major_locator(LogLocator(base=2, numticks=20))
-        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}x"))
-        axis.xaxis.set_minor_formatter(NullFormatter())
+        axis.xaxis.set_major_locator(FixedLocator(speed_ticks(*axis.get_xlim())))
+        axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}x"))
+        axis.xaxis.set_minor_locator(NullLocator())
         axis.set_xlabel("speed relative to fp32 (log scale; right of 1 is faster)")
         axis.set_title(f"{model}: {latency_finding(found, variants)}")
     handles = [
@@ -70,8 +76,26 @@ def latency_figure(results, variants):
         for place, batch in enumerate(batches)
     ]
     handles.append(plt.Rectangle((0, 0), 1, 1, color="#CCCCCC", label="fp32 against itself"))
-    figure.legend(handles=handles, loc="outside lower center", ncols=len(handles), frameon=False)
+    columns = min(len(handles), int(figure.get_figwidth() / 1.4))  # inches of an entry
+    figure.legend(handles=handles, loc="outside lower center", ncols=columns, frameon=False)
+    wrap_titles(axes)
     return figure
+
+
+def marker_offsets(batches):
+    """Return {batch: offset from the middle of a row, in rows}: side by side, the smallest on top, none outside of it."""
+    ordered = sorted(batches)
+    step = min(STEP, 2 * REACH / max(1, len(ordered) - 1))
+    return {batch: step * (place - (len(ordered) - 1) / 2) for place, batch in enumerate(ordered)}
+
+
+def speed_ticks(low, high):
+    """Return at most MOST_TICKS ticks of a logarithmic axis: powers of two, 1 among them, or finer where few are in it."""
+    first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
+    if last - first < 2:
+        return [tick for tick in MaxNLocator(MOST_TICKS - 1).tick_values(low, high) if low <= tick <= high]
+    step = math.ceil((last - first + 1) / MOST_TICKS)
+    return [2.0**power for power in range(first, last + 1) if power % step == 0]
 
 
 def latency_finding(found, variants):
@@ -80,8 +104,12 @@ def latency_finding(found, variants):
     timed = [seen for seen in verdicts if seen]
     faster, slower = timed.count({"faster"}), timed.count({"slower"})
     rest = len(timed) - faster - slower
-    words = [f"{faster} of {len(timed)} int8 files are faster than fp32", f"{slower} slower"]
-    return ", ".join(words + ([f"{rest} depend on the batch or are undecided"] if rest else []))
+    words = [
+        f"{faster} of {len(timed)} int8 file{' is' if len(timed) == 1 else 's are'} faster than fp32",
+        f"{slower} slower",
+    ]
+    doubtful = "depends on the batch or is undecided" if rest == 1 else "depend on the batch or are undecided"
+    return ", ".join(words + ([f"{rest} {doubtful}"] if rest else []))
 
 
 def accuracy_figure(results, variants):
@@ -135,6 +163,7 @@ def accuracy_figure(results, variants):
         for axis in (size_axis, change_axis):
             axis.set_ylim(len(variants) - 0.5, -0.5)
             axis.grid(axis="y", visible=False)
+    wrap_titles(axes.flat)
     return figure
 
 
@@ -142,8 +171,8 @@ def changes_figure(results, variants):
     """Changed predictions: a panel a network, a row a variant; what the accuracy change hides.
 
     Left (orange) are images that fp32 had right and the variant has wrong, right (blue) the reverse; grey are images
-    with another wrong label. The accuracy change is blue minus orange; all of it changed for somebody. Without labels
-    all are grey.
+    with another wrong label. The accuracy change is blue minus orange; all of it changed for somebody. Beside a bar is
+    its own p-value (exact McNemar); the title counts those that hold up among all variants. Without labels all are grey.
     """
     figure, axes = _panels(results, variants)
     for axis, (model, found) in zip(axes, results.items(), strict=True):
@@ -167,6 +196,7 @@ def changes_figure(results, variants):
             most = max(most, lost, gained + neutral)
         axis.axvline(0, color="black", lw=1)
         axis.set_xlim(-most * 1.25 if is_labelled(found) else 0, most * 2.1)
+        axis.xaxis.set_major_locator(MaxNLocator("auto", integer=True))  # there are no half images
         axis.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{abs(value):g}"))
         axis.set_xlabel("test images with another label than fp32")
         axis.set_title(f"{model}: {changes_finding(found, variants)}")
@@ -179,26 +209,46 @@ def changes_figure(results, variants):
         kinds = {NEUTRAL: "changed; there are no labels to say which is right"}
     handles = [plt.Rectangle((0, 0), 1, 1, color=colour, label=label) for colour, label in kinds.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    wrap_titles(axes)
     return figure
 
 
 def changes_finding(found, variants):
-    """Return in a few words how many labels change, and for how many variants the net change is significant."""
+    """Return in a few words how many labels change, and for how many variants the net change is significant.
+
+    The p-values of all variants are corrected together: of twenty copies of chance one would be significant by itself.
+    """
     judged = [found["variants"][name]["evaluate"] for name in variants]
     judged = [metrics for metrics in judged if "changed" in metrics]
     if not judged:
         return "no variant runs here"
-    counts = sorted(metrics["changed"] for metrics in judged)
+    least, most = (pick(metrics["changed"] for metrics in judged) for pick in (min, max))
+    counts = f"{least:,}" if least == most else f"{least:,}-{most:,}"
     if not is_labelled(found):
-        return f"{counts[0]}-{counts[-1]} of {judged[0]['images']:,} predictions change"
-    real = sum(metrics["mcnemar_p"] < 0.05 for metrics in judged)
-    return f"{counts[0]}-{counts[-1]} labels change; net change significant for {real} of {len(judged)}"
+        return f"{counts} of {judged[0]['images']:,} predictions change"
+    if not most:
+        return f"none of {judged[0]['images']:,} labels changes"
+    real = sum(p < SIGNIFICANCE for p in holm([metrics["mcnemar_p"] for metrics in judged]))
+    words = f"{counts} label{'s change' if most > 1 else ' changes'}"
+    return f"{words}; net significant for {real} of {len(judged)} (Holm)"
 
 
-def _panels(results, variants):
+def wrap_titles(axes):
+    """Break every panel's title into lines that are no wider than the panel, which is known once all else is laid out."""
+    axes = list(axes)
+    axes[0].figure.draw_without_rendering()
+    for axis in axes:
+        words, width = axis.get_title(loc="left"), axis.get_window_extent().width
+        for characters in range(len(words), 8, -1):
+            title = axis.set_title(textwrap.fill(words, characters, break_on_hyphens=False))
+            if title.get_window_extent().width <= width:
+                break
+
+
+def _panels(results, variants, row_inches=0.45):
     """Return a figure with a panel a network side by side, rows labelled with the variants, first one on top."""
     figure, axes = plt.subplots(
-        1, len(results), figsize=(max(7.5, 5.9 * len(results)), 1.6 + 0.45 * len(variants)), layout="constrained",
+        1, len(results), figsize=(max(7.5, 5.9 * len(results)), 1.6 + row_inches * len(variants)), layout="constrained",
         sharey=True, squeeze=False,
     )  # fmt: skip
     axes = list(axes[0])

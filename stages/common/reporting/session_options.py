@@ -13,7 +13,7 @@ def options_section(model, metrics):
         return None
     if not options["rounds"]:
         return {
-            "sentence": "Session options were not raced: a quarter of the search's seconds is too little for them.",
+            "sentence": "Session options were not raced: what the search left of its seconds was too little for them.",
             "rows": [],
         }
     named = {f"{one['setting']}={one['value']}": one for one in options.values() if isinstance(one, dict)}

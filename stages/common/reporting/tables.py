@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
+from stages.common.chance import no_better_than_one_class
 from stages.common.cpu import disturbances
 from stages.common.reporting.results import BASELINE, agreement, is_labelled, verdict
 
@@ -154,11 +155,17 @@ def markdown(rows):
 
 
 def conditions(found):
-    """Return what a reader has to know about the conditions of the benchmark, as sentences."""
-    measured, lines = found["conditions"], []
+    """Return what a reader has to know about the network and the conditions of the benchmark, as sentences."""
+    measured, lines, baseline = found["conditions"], [], found["variants"][BASELINE]["evaluate"]
+    if no_better_than_one_class(baseline):
+        lines.append(
+            f"fp32 itself is right on {baseline['accuracy']:.2%} of the test images, no more often than saying the most "
+            f"frequent class every time ({baseline['most_frequent_share']:.2%}): what int8 changes of that says little. "
+            "Look at the model's `input` in params.yaml, and whether the labels number the classes as the model does."
+        )
     if not is_labelled(found):
         lines.append("The test images have no labels: agreement with fp32 stands where accuracy would.")
-    if tied := found["variants"][BASELINE]["evaluate"].get("ties"):
+    if tied := baseline.get("ties"):
         lines.append(
             f"fp32 itself has two equal largest outputs on {tied:,} test images: there the order of the classes decides, "
             "and a changed prediction means little."

@@ -38,7 +38,7 @@ def tuning_section(root, model, batch):
         "sentences": [*filter(None, sentences), speed_of_arithmetic(metrics)],
         "recipe": recipe_entry(Path(root) / "plots" / "tune" / f"{model}.csv"),
         "given": GIVEN in metrics,
-        "figure": f"plots/tune/{model}.png",
+        "figure": f"plots/explain/{model}-recipes.png",
         "batch": metrics["batch"],
         "images": metrics.get("validation", {}).get("images"),
         "options": options_section(model, metrics),
@@ -46,18 +46,22 @@ def tuning_section(root, model, batch):
 
 
 def searched(metrics):
-    """Return what was tried and what became of it."""
+    """Return what was tried and what became of it: every recipe is in one of the counts."""
     points = metrics["points"]
+    what = "accuracy" if metrics["labelled"] else "agreement"
     parts = {
-        "behind": "were behind",
-        "inaccurate": f"may lose more than {metrics['max_drop']:g} points of {'accuracy' if metrics['labelled'] else 'agreement'}",
-        "same_file": "gave the same file as another",
-        "failed": "do not work",
-        "not_reached": "were not reached in the time",
+        "taken": "taken",
+        "tied": "about as good as another",
+        "behind": "behind",
+        "inaccurate": f"that may lose more than {metrics['max_drop']:g} points of {what}",
+        "same_file": "with the same file as another",
+        "failed": "without a file that works",
     }
-    rest = [f"{points[key]} {words}" for key, words in parts.items() if points[key]]
+    counts = points | {"taken": int(metrics["chosen"] != FP32)}
+    rest = ", ".join(f"{counts[key]} {words}" for key, words in parts.items() if counts[key])
+    missed = f"; {points['not_reached']} more could not be reached in the time" if points["not_reached"] else ""
     goal = GOALS[metrics["objective"]]
-    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {', '.join(rest)}.{disturbed(metrics)}"
+    return f"`tune` looked for the {goal} recipe at batch {metrics['batch']} and tried {points['tried']} in {metrics['seconds']:.0f} s: {rest}{missed}.{disturbed(metrics)}"
 
 
 def disturbed(metrics):
@@ -74,7 +78,7 @@ def found(metrics):
     if "over_hand_written" not in metrics:
         return f"`tuned` is `{metrics['chosen']}`, {speed}, which nothing else beats for certain; {accuracy}."
     over = "{speedup:.2f}x ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics["over_hand_written"])
-    kept = "" if hand["change_low"] >= -metrics["max_drop"] / 100 else ", whose accuracy was not shown to hold"
+    kept = "" if hand["shown_low"] >= -metrics["max_drop"] / 100 else ", whose accuracy was not shown to hold"
     return (
         f"`tuned` is {speed} and {over} as fast as the best recipe written by hand, `{hand['name']}`{kept}; {accuracy}."
     )

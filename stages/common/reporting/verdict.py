@@ -15,8 +15,8 @@ def sentence(model, found, variants):
     """Return the verdict on a network as one sentence that names the best variant, or says why there is none.
 
     Of those that run here without a detectable loss of accuracy the fastest on average over the batch sizes (geometric
-    mean) is looked for; the best is the first of `variants` that cannot be told from it by the intervals, nor is slower
-    than another such one. A loss is
+    mean) is looked for. Of those that cannot be told from it by the intervals, nor are slower than another such one, the
+    best is the clearly smallest, and the first of `variants` where sizes are about equal. A loss is
     detectable where the whole interval of the change is below zero; without labels, where that of the agreement with
     fp32 is below LEAST_AGREEMENT, since a change of accuracy is never larger than the share of changed predictions.
     """
@@ -36,20 +36,24 @@ def sentence(model, found, variants):
     fastest = max(sound, key=lambda name: mean_speedup(cells_of[name]))
     tied = [name for name in sound if overlap(cells_of[name], cells_of[fastest])]
     tied = [name for name in tied if not any(beats(cells_of[other], cells_of[name]) for other in tied)]
-    best, cells = tied[0], cells_of[tied[0]]
-    others = [name for name in tied[1:] if overlap(cells_of[name], cells)]
+    best = first_of_the_smallest(found, tied)
+    cells = cells_of[best]
+    others = [name for name in tied if name != best and overlap(cells_of[name], cells)]
     verdicts = {batch: verdict(cell) for batch, cell in cells.items()}
+    place = "the fastest" if mean_speedup(cells) >= mean_speedup(cells_of[fastest]) else "among the fastest"
     what = f"{smaller(found, best)} and {cost(found, best)}{as_fast(found, best, others)}{faster_with_loss(found, timed, best)}"
     if set(verdicts.values()) == {"faster"}:
         return f"On this machine use `{best}` for {model}: {speeds(cells)}, {what}."
     faster = {batch: cell for batch, cell in cells.items() if verdicts[batch] == "faster"}
+    rest = {batch: cell for batch, cell in cells.items() if batch not in faster}
+    elsewhere = faster_at(cells_of, rest)
     if faster:
-        rest = {batch: cell for batch, cell in cells.items() if batch not in faster}
-        return (
-            f"For {model} int8 pays at some batch sizes only: `{best}` is {speeds(faster)} but {speeds(rest)}, {what}."
-        )
+        also = f"; {elsewhere}" if elsewhere else ""
+        return f"For {model} int8 pays at some batch sizes only: `{best}` is {speeds(faster)} but {speeds(rest)}, {what}{also}."
+    if elsewhere:
+        return f"For {model} int8 pays at some batch sizes and in some files only: {elsewhere}; on average `{best}` is {place}: {speeds(cells)}, {what}."
     if "slower" in verdicts.values():
-        return f"For {model} int8 buys size, not speed, on this machine: the fastest, `{best}`, is {speeds(cells)}, {what}{smallest(found, sound, best)}."
+        return f"For {model} int8 buys size, not speed, on this machine: {place}, `{best}`, is {speeds(cells)}, {what}{smallest(found, sound, best)}."
     return f"For {model} no difference in speed can be shown: `{best}` is {speeds(cells)}, {what}."
 
 
@@ -57,6 +61,24 @@ def is_fp32(found, name):
     """Return whether a variant is a copy of fp32, as `tuned` is where nothing is faster: same size, same logits."""
     sizes = {found["variants"][variant]["verify"]["size_bytes"] for variant in (BASELINE, name)}
     return len(sizes) == 1 and found["variants"][name]["evaluate"].get("max_abs_logit_difference") == 0
+
+
+def first_of_the_smallest(found, names):
+    """Return the first of `names` than whose file none of the others' is clearly smaller."""
+    sizes = {name: found["variants"][name]["verify"]["size_bytes"] for name in names}
+    return next(name for name in names if min(sizes.values()) > CLEARLY_SMALLER * sizes[name])
+
+
+def faster_at(cells_of, batches):
+    """Return which variants are faster than fp32 for certain at any of `batches`, the fastest at each, in words.
+
+    Of a variant all batch sizes are told: it may be slower at others. Returns "" where there is none.
+    """
+    best = []
+    for batch in batches:
+        certain = [name for name in cells_of if batch in cells_of[name] and verdict(cells_of[name][batch]) == "faster"]
+        best += [max(certain, key=lambda name: cells_of[name][batch]["speedup"])] if certain else []
+    return "; ".join(f"`{name}` is {speeds(cells_of[name])}" for name in dict.fromkeys(best))
 
 
 def overlap(cells, others):
@@ -121,17 +143,33 @@ def mean_speedup(cells):
 
 
 def speeds(cells):
-    """Return the speedups in words: "1.9x faster at batch 1 and 2.2x at batch 32", slower ones as times fp32's time."""
+    """Return the speedups in words: "1.9x faster at batch 1 and 2.2x at batch 32", slower ones as times fp32's time.
+
+    What is undecided is told together, with the widest ends of the intervals.
+    """
     words, before = [], None
+    undecided = {batch: cell for batch, cell in cells.items() if verdict(cell) == "undecided"}
     for batch, cell in cells.items():
         state = verdict(cell)
         if state == "undecided":
-            words.append(f"undecided at batch {batch} ({cell['speedup_low']:.2f}x to {cell['speedup_high']:.2f}x)")
+            if batch == next(iter(undecided)):
+                words.append(undecided_at(undecided))
         else:
             factor = cell["speedup"] if state == "faster" else 1 / cell["speedup"]
             words.append(f"{factor:.1f}x{'' if state == before else f' {state}'} at batch {batch}")
         before = state
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def undecided_at(cells):
+    """Return the batch sizes at which the speed is undecided: "undecided at batches 1, 4 and 8 (0.95x to 1.08x)"."""
+    low, high = (
+        min(cell["speedup_low"] for cell in cells.values()),
+        max(cell["speedup_high"] for cell in cells.values()),
+    )
+    return (
+        f"undecided at batch{'es' if len(cells) > 1 else ''} {listed([*map(str, cells)])} ({low:.2f}x to {high:.2f}x)"
+    )
 
 
 def smaller(found, name):

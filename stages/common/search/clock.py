@@ -6,10 +6,13 @@ from tqdm import tqdm
 
 
 class SearchClock:
-    """Counts from when it is made. `seconds`: the whole budget, of which every part of the search has a share."""
+    """Counts from when it is made. `seconds`: the whole budget, of which the search has a `share`.
 
-    def __init__(self, seconds):
-        self.seconds, self.start = seconds, time.monotonic()
+    Of that share, which is `seconds` of the clock, every part of the search has a share in turn.
+    """
+
+    def __init__(self, seconds, share=1.0):
+        self.seconds, self.start = share * seconds, time.monotonic()
         self.bar = tqdm(
             total=round(seconds), unit="s", mininterval=1, bar_format="{desc}{percentage:3.0f} % of {total} s"
         )

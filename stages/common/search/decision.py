@@ -1,10 +1,9 @@
-"""Whose accuracy holds, what can be done where it does not, and which of the best is taken in the end."""
+"""What can be done where accuracy does not hold, who is the first of which it does, and which is taken in the end."""
 
 from dataclasses import replace
 
-from stages.common.search.points import BEHIND, FAILED, INACCURATE, NOT_REACHED
-from stages.common.search.race import speedup
-from stages.common.workspace import UserError
+from stages.common.search.points import BEHIND, FAILED, HAND_WRITTEN, NOT_REACHED, TIED
+from stages.common.search.race import TIE, speedup
 
 CALIBRATIONS = (
     {"method": "Percentile", "percentile": 99.99, "symmetric": False},
@@ -46,29 +45,35 @@ def first_that_holds(queue, holds, *, repair, rank, clock, until):
     return None
 
 
-class Accuracy:
-    """Asks whether a point's accuracy holds: whether it is shown that no more than `max_drop` (a fraction) is lost.
+def best_by_hand(points, accuracy, *, by_size, clock, until):
+    """Return the best hand-written point whose accuracy holds, else the best of them all; None if none works.
 
-    `compare_file(path)` is the paired comparison with fp32 on validation images. Accuracy holds where the 95 % interval
-    of its change lies above the limit, which is a one-sided test at 2.5 %.
+    The best by the race, for those that were in it; by size the smallest.
     """
+    works = [point for point in points if point.origin == HAND_WRITTEN and point.screened is not None]
+    works.sort(key=lambda point: point.size_bytes if by_size else (point.raced is None, point.time_ratio()))
+    judged = []
+    for point in works:
+        if judged and clock.left(until) <= 0:
+            break
+        clock.show(f"accuracy of {point.name}")
+        if point.outcome == NOT_REACHED:
+            point.come_back()
+        if accuracy.holds(point):
+            return point
+        judged += [point] if point.outcome != FAILED else []
+    return judged[0] if judged else None
 
-    def __init__(self, compare_file, max_drop):
-        self.compare_file, self.max_drop = compare_file, max_drop
 
-    def holds(self, point):
-        """Return whether a point's accuracy holds; drop the point if it does not. Predicts once a point."""
-        if point.judged is None:
-            try:
-                point.judged = self.compare_file(point.path)
-            except UserError as error:  # logits that are not finite
-                point.drop(FAILED, f"does not work: {error}")
-                return False
-        low, change = (100 * point.judged[key] for key in ("change_low", "accuracy_change"))
-        if low >= -100 * self.max_drop:
-            return True
-        point.drop(INACCURATE, f"accuracy {change:+.2f} points, and it could be {low:+.2f}")
-        return False
+def drop_behind(point, best, *, by_size):
+    """Drop a point that was in the running to the end, by what is known of it beside the one that is taken."""
+    if by_size:
+        equal = point.size_bytes == best.size_bytes
+        return point.drop(TIED if equal else BEHIND, f"{point.size_bytes:,} bytes, {best.name} has {best.size_bytes:,}")
+    where = "race" if point.raced and best.raced else "screening"
+    ratio = point.raced[0] / best.raced[0] if where == "race" else point.screened / best.screened
+    outcome, words = (BEHIND, "") if ratio > TIE else (TIED, ", which is about as fast")
+    return point.drop(outcome, f"{ratio:.2f} times {best.name} in the {where}{words}")
 
 
 def decide(winner, hand, medians, *, by_size):
@@ -78,7 +83,10 @@ def decide(winner, hand, medians, *, by_size):
     winner of the search faster than the best hand-written recipe, which is the simpler one to have. By size, smaller.
     """
     if by_size:
-        return min((point for point in (hand, winner) if point), key=lambda point: point.size_bytes, default=None)
+        best = min((point for point in (hand, winner) if point), key=lambda point: point.size_bytes, default=None)
+        if winner and winner is not best:
+            drop_behind(winner, best, by_size=True)
+        return best
     sure = [point for point in (winner, hand) if point and speedup(medians, "fp32", point.name)[1] > 1]
     if winner in sure and hand in sure and winner is not hand and speedup(medians, hand.name, winner.name)[1] <= 1:
         winner.drop(BEHIND, f"not faster than {hand.name} for certain, which is written by hand")

@@ -23,7 +23,8 @@ class Point:
     """A recipe and what is known of it. Times are relative to fp32's: below 1 is faster.
 
     `recipe`: as in params.yaml, its `calibrate` spelled out (empty for fp32 itself); `raced`: (ratio, low, high) of the
-    rounds; `judged`: the paired comparison of predictions; `outcome`: "" while the point is in the running, then one of
+    rounds; `judged`: the paired comparison of predictions; `shown_low`: what the change of accuracy is shown to be above,
+    with the confidence that the search asks for; `outcome`: "" while the point is in the running, then one of
     OUTCOMES, with a `reason` in words.
     """
 
@@ -37,6 +38,7 @@ class Point:
     screened: float | None = None
     raced: tuple | None = None
     judged: dict | None = None
+    shown_low: float | None = None
     outcome: str = ""
     reason: str = ""
     shape: object = None  # recipe_space.Shape of a searched point
@@ -48,6 +50,14 @@ class Point:
         if not self.outcome:
             self.outcome, self.reason = outcome, reason
         return self
+
+    def come_back(self):
+        """Put a point into the running again that was only behind, or not reached."""
+        self.outcome, self.reason = "", ""
+
+    def time_ratio(self):
+        """Return its time as the rounds have it, else as the screening has it."""
+        return self.raced[0] if self.raced else self.screened
 
     def complexity(self):
         """Return how much there is in the recipe to explain: of two equal ones the simpler is better."""

@@ -3,22 +3,27 @@
 import numpy as np
 
 from stages.common import timing
-from stages.common.search.points import BEHIND
+from stages.common.search.points import BEHIND, HAND_WRITTEN
 from stages.common.statistics.intervals import ratio_interval
 
 RACING_SHARE = 0.12  # of the budget
 FIELD, CLOSE = 8, 1.25  # how many are raced at most, and how much slower than the best in the screening
+HAND_RACED = 2  # of the hand-written ones, in any case: which is the best is no matter of one session
 FEWEST_RACED = 4  # however far behind: the best may owe its place to a call of fp32's that was disturbed
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 20
+FEWEST_LAST_ROUNDS = 8  # four to decide by and four to report, of which a t-interval is still of use
 TIE = 1.02  # of the best's time: for what is nearer a smaller file, or a simpler recipe, is worth more
 
 
 def field_of(screening):
-    """Return the points to be raced: the best of the screening that are close, and the best hand-written one."""
+    """Return the points to be raced: the best of the screening that are close, and the best two hand-written ones."""
     alive = sorted((point for point in screening.points if not point.outcome), key=screening.score)
+    by_hand = [point for point in alive if point.origin == HAND_WRITTEN][:HAND_RACED]
     field = []
     for point in alive:
-        if len(field) >= FIELD:
+        if point in by_hand:
+            field.append(point)
+        elif len(field) >= FIELD:
             point.drop(BEHIND, f"not among the {FIELD} best of the screening")
         elif len(field) >= FEWEST_RACED and screening.score(point) > CLOSE * screening.score(alive[0]):
             point.drop(
@@ -75,17 +80,25 @@ def by_simplicity(field):
     return sorted(tied, key=worth) + sorted(rest, key=lambda point: point.raced[0])
 
 
-def timed_rounds(field, fp32_path, values, *, seconds, threads, seed):
+def timed_rounds(field, fp32_path, values, *, seconds, threads, seed, fewest=FEWEST_ROUNDS):
     """Return {name: medians (rounds,) in nanoseconds} of points and "fp32" in interleaved rounds with new sessions."""
     paths = {"fp32": fp32_path} | {point.name: point.path for point in field}
     opening = sum(point.open_seconds for point in field) * (1 + 1 / len(field))
     calling = sum(point.call_seconds for point in field) * (1 + 1 / len(field))
-    rounds = int(np.clip(seconds / 2 / (opening + 4 * calling), FEWEST_ROUNDS, MOST_ROUNDS))
+    rounds = int(np.clip(seconds / 2 / (opening + 4 * calling), fewest, MOST_ROUNDS))
     rows = timing.measure(
         paths, {len(values): values}, rounds=rounds, seconds=seconds / 2, threads=threads, warmup_calls=2, seed=seed,
         show_progress=False,
     )  # fmt: skip
     return {name: times for (name, _), times in timing.round_medians(rows).items()}
+
+
+def halves(medians):
+    """Return (one half of the rounds, the other) of {name: medians (rounds,)}, alternating, so that both saw the same.
+
+    What is decided by the one half is reported by the other: the rounds by which a file was found faster flatter it.
+    """
+    return tuple({name: times[start::2] for name, times in medians.items()} for start in (0, 1))
 
 
 def speedup(medians, reference, name):

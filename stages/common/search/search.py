@@ -1,7 +1,8 @@
 """The search for the fastest recipe: cheap screening first, then interleaved rounds for what is close, then accuracy.
 
-The fastest whose accuracy holds meets the best hand-written recipe and fp32 in rounds that were used for no choice, so
-that its interval is honest. What session options would bring beside it is measured last, and changes nothing.
+The fastest whose accuracy holds meets the best hand-written recipe and fp32 in fresh rounds: one half of them decides,
+the other, which was used for no choice, is reported. What session options would bring is measured last, in what is left
+of the seconds, and changes nothing.
 """
 
 from pathlib import Path
@@ -12,11 +13,12 @@ import onnx
 from stages.common.cpu import EXACT_INT8, CpuSeconds, best_int8_path, cpu_model_and_flags, disturbances, usable_cores
 from stages.common.images import first_input, load_images
 from stages.common.machine_lock import machine_lock
+from stages.common.search.accuracy import Accuracy
 from stages.common.search.clock import SearchClock
-from stages.common.search.decision import Accuracy, decide, first_that_holds, repairs
+from stages.common.search.decision import best_by_hand, decide, drop_behind, first_that_holds, repairs
 from stages.common.search.matrix_products import measure_products, operations_per_image
-from stages.common.search.points import CHOSEN, HAND_WRITTEN, TIED, Builder
-from stages.common.search.race import field_of, race, timed_rounds
+from stages.common.search.points import BEHIND, CHOSEN, HAND_WRITTEN, SAME_FILE, Builder
+from stages.common.search.race import FEWEST_LAST_ROUNDS, field_of, halves, race, timed_rounds
 from stages.common.search.screening import Screening, explore, slower_in_integers
 from stages.common.search.session_options import measure_options
 from stages.common.search.space import Space
@@ -24,15 +26,15 @@ from stages.common.search.summary import final_speeds, reached_gops, summary
 from stages.common.search.validation import Validation, draw_validation
 from stages.common.workspace import scratch_folder
 
-ACCURACY_SHARE = 0.35  # of the budget: for predictions of the validation images
-HAND_WRITTEN_UNTIL, ACCURACY_UNTIL, FOR_THE_READER_UNTIL = 0.7, 0.85, 0.9  # of the budget, from the start on
-OPTIONS_SHARE = 0.25  # of the budget, beyond it: what is measured of session options is no part of the search
-PROFILE_SHARE = 0.05  # of the budget
+SEARCH_SHARE = 0.8  # of tune.<model>.seconds; the rest, and what the search leaves of this, is for session options
+ACCURACY_SHARE = 0.35  # of the search's seconds, as all shares below: for predictions of the validation images
+ACCURACY_UNTIL, HAND_WRITTEN_UNTIL, FOR_THE_READER_UNTIL = 0.85, 0.9, 0.9  # from the start on
+PROFILE_SHARE = 0.05
 COMPARISONS = 3  # predictions of int8 files that the share is planned for, beside fp32's
 FEWEST_IMAGES = 100
 CORE_WORTH = 0.75  # of a further core to predictions, carefully guessed
 PREDICTED_AT_ONCE = 32  # memory only; resnet18 at 224 needs 3 MB an image for one tensor
-LIKELY = 4  # predictions that may be lost in the long run where none of a sample is, with 97.5 % confidence
+LIKELY = 5  # predictions that may be lost in the long run where none of a sample is, by the limit of the first asked
 LAST_SEED = 1000  # of the last rounds: none of the race
 
 
@@ -57,7 +59,7 @@ class Search:
         """Search, alone on the machine."""
         with machine_lock(), scratch_folder(Path(self.preprocessed_path).parent, "tune") as self.folder:
             start = CpuSeconds.now()
-            self.clock = SearchClock(self.plan["seconds"])
+            self.clock = SearchClock(self.plan["seconds"], SEARCH_SHARE)
             self.open_screening()
             self.explore()
             self.open_validation()
@@ -97,7 +99,7 @@ class Search:
 
         def find_slower(point):
             files = (self.fp32_path, self.space, self.values, self.folder)
-            seconds = PROFILE_SHARE * self.plan["seconds"]
+            seconds = PROFILE_SHARE * self.clock.seconds
             return slower_in_integers(point, *files, threads=self.threads, seconds=seconds)
 
         explore(self.screening, self.space, self.hand_written, find_slower=find_slower)
@@ -125,18 +127,22 @@ class Search:
 
     def best(self):
         """Return the fastest point whose accuracy holds and the best hand-written one; None where there is none."""
-        hand = best_by_hand(self.screening, self.accuracy, self.clock)
         field = field_of(self.screening)
         if field and not self.by_size:
             field = race(field, self.fp32_path, self.values, clock=self.clock, threads=self.threads)
         until = {"clock": self.clock, "until": ACCURACY_UNTIL}
-        return first_that_holds(field, self.accuracy.holds, repair=self.repaired, rank=self.rank, **until), hand
+        winner = first_that_holds(field, self.accuracy.holds, repair=self.repaired, rank=self.rank, **until)
+        for point in self.points:
+            if winner and point is not winner and not point.outcome:
+                drop_behind(point, winner, by_size=self.by_size)
+        if winner and winner.origin == HAND_WRITTEN:
+            return winner, winner
+        until["until"] = HAND_WRITTEN_UNTIL
+        return winner, best_by_hand(self.points, self.accuracy, by_size=self.by_size, **until)
 
     def rank(self, point):
         """Return what points are ordered by when they are asked for their accuracy: smaller is better."""
-        if self.by_size:
-            return point.size_bytes
-        return point.raced[0] if point.raced else point.screened
+        return point.size_bytes if self.by_size else point.time_ratio()
 
     def repaired(self, point):
         """Return the points that take the place of one whose accuracy does not hold."""
@@ -146,8 +152,12 @@ class Search:
         found = []
         for recipe, shape in repairs(point, self.space, narrow_sums=narrow_sums):
             new = self.screening.try_searched(recipe, shape, until=ACCURACY_UNTIL)
-            new.repair_of = point
-            found += [new] if not new.outcome else []
+            if new.outcome == SAME_FILE and new.twin.outcome == BEHIND:
+                new = new.twin  # which is slower than the one that may lose too much, and that is no longer against it
+                new.come_back()
+            if not new.outcome:
+                new.repair_of = point
+                found.append(new)
         return found
 
     def choose(self, winner, hand):
@@ -159,12 +169,18 @@ class Search:
         medians = timed_rounds(
             compared, self.fp32_path, self.values,
             seconds=max(self.clock.left(), 0.0), threads=self.threads, seed=self.plan["seed"] + LAST_SEED,
+            fewest=FEWEST_LAST_ROUNDS,
         )  # fmt: skip
-        self.chosen = self.decide(winner, hand, medians)
+        deciding, reported = self.split(medians)
+        self.chosen = self.decide(winner, hand, deciding)
         if self.chosen:
             self.chosen.outcome, self.chosen.reason = CHOSEN, ""
-        self.metrics |= final_speeds(self.chosen, hand, medians)
-        self.metrics |= reached_gops(operations_per_image(self.model), self.batch, medians, self.chosen)
+        self.metrics |= final_speeds(self.chosen, hand, reported)
+        self.metrics |= reached_gops(operations_per_image(self.model), self.batch, reported, self.chosen)
+
+    def split(self, medians):
+        """Return the rounds to decide by and those to report, of {name: medians (rounds,)}."""
+        return halves(medians)
 
     def decide(self, winner, hand, medians):
         """Return the point to take; None is fp32 itself."""
@@ -178,32 +194,20 @@ class Search:
             takes = self.validation.count * point.call_seconds / self.batch
             if came_close and self.clock.left(FOR_THE_READER_UNTIL) > takes:
                 self.clock.show(f"accuracy of {point.name}")
-                self.accuracy.holds(point)
-            point.drop(TIED, "about as fast as a smaller or simpler one")
+                self.accuracy.works(point)
 
     def race_session_options(self):
-        """Time session options with fp32 and the chosen file, after the search."""
+        """Time session options with fp32 and the chosen file, in what the search has left of the seconds."""
         self.clock.show("session options")
         files = {"fp32": self.fp32_path} | ({"tuned": self.chosen.path} if self.chosen else {})
         self.metrics["session_options"] = measure_options(
             files, self.values, (self.validation.path, self.validation.count, self.scaling),
-            threads=self.threads, seconds=OPTIONS_SHARE * self.plan["seconds"], seed=self.plan["seed"] + LAST_SEED + 1,
+            threads=self.threads, seconds=self.plan["seconds"] - self.clock.spent(), seed=self.plan["seed"] + LAST_SEED + 1,
             folder=self.folder, output=self.evaluate["output"],
         )  # fmt: skip
 
 
 def affordable_images(plan, fp32_seconds, int8_seconds, free):
     """Return how many validation images the budget allows, of `free`, by the seconds that one takes."""
-    affordable = int(ACCURACY_SHARE * plan["seconds"] / (fp32_seconds + COMPARISONS * int8_seconds))
+    affordable = int(ACCURACY_SHARE * SEARCH_SHARE * plan["seconds"] / (fp32_seconds + COMPARISONS * int8_seconds))
     return max(1, min(plan["validation_images"], free, max(affordable, FEWEST_IMAGES)))
-
-
-def best_by_hand(screening, accuracy, clock):
-    """Return the best hand-written recipe whose accuracy holds, else the best of them all; None if none works."""
-    works = [point for point in screening.points if point.origin == HAND_WRITTEN and point.screened is not None]
-    works.sort(key=lambda point: point.size_bytes if screening.by_size else point.screened)
-    for place, point in enumerate(works):
-        clock.show(f"accuracy of {point.name}")
-        if (place == 0 or clock.left(HAND_WRITTEN_UNTIL) > 0) and accuracy.holds(point):
-            return point
-    return works[0] if works else None

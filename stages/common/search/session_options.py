@@ -4,6 +4,7 @@ The search looks for a file that is fast in a default session, and nothing here 
 the same options where there is time, because an option that helps it as much says nothing about the recipe.
 """
 
+import hashlib
 import time
 from collections import Counter
 from dataclasses import dataclass
@@ -21,7 +22,8 @@ from stages.common.statistics.multiple import SIGNIFICANCE, holm, ratio_p
 from stages.common.statistics.paired import compare
 
 FEWEST_ROUNDS, MOST_ROUNDS = 5, 20
-WARMUP_CALLS, CALLS = 2, 4  # CALLS: of a session in a round, to see how many rounds there is time for
+WARMUP_CALLS, CALLS = 2, 4  # CALLS: of a session in a round at least, to see how many rounds there is time for
+VISIT_SECONDS = 0.03  # of calls in a round that are enough, where calls are short
 AGREEMENT_SHARE = 0.2  # of the time: for predictions
 FEWEST_IMAGES, MOST_IMAGES, AT_ONCE = 8, 1000, 32  # whose predictions are compared; the last is memory only
 DEFAULT, FP32, TUNED = "default", "fp32", "tuned"
@@ -88,13 +90,13 @@ def measure_options(files, values, validation, *, threads, seconds, seed, folder
     max_abs_logit_difference, fp32: {speedup...}}}, `speedup` = the default's time / the option's. Where an option leaves
     the graph as it is, `same_graph` is all that there is; `loads` is 0 where the file does not run with the option. p-values
     are corrected together. Where `seconds` are not enough for both files, `fp32` has no speedup; where they are not enough
-    for tuned either, `rounds` is 0 and nothing else is there. `values`: the timed input; `validation`: (path, count,
+    for tuned either, `rounds` is 0 and nothing else is there; more than they need they do not take. `values`: the timed input; `validation`: (path, count,
     scaling) of the images whose predictions are compared: tuned's, else fp32's.
     """
     options = {name: one for name, one in (options or OPTIONS).items() if one.least_threads <= threads}
     start, race = time.monotonic(), _Race(files, options, threads=threads, folder=folder)
     race.look(values)
-    seconds -= time.monotonic() - start
+    seconds = min(seconds - (time.monotonic() - start), race.enough_seconds())
     rounds = race.affordable_rounds((1 - AGREEMENT_SHARE) * seconds)
     if not rounds and TUNED in files:
         race.leave_out(FP32)
@@ -149,6 +151,12 @@ class _Race:
         saved = self.folder / "option.tmp"
         opened(threads=self.threads, optimized_model_filepath=str(saved))
         return graph_signature(onnx.load(saved))
+
+    def enough_seconds(self):
+        """Return the seconds of MOST_ROUNDS rounds with many calls each, and one to plan the calls."""
+        visits = self.seconds.values()
+        one = sum(opening + WARMUP_CALLS * call + max(CALLS * call, VISIT_SECONDS) for opening, call in visits)
+        return (MOST_ROUNDS + 1) * one / (1 - AGREEMENT_SHARE)
 
     def affordable_rounds(self, seconds):
         """Return how many rounds there is time for, after one to plan the calls; 0 if they are too few."""
@@ -210,23 +218,31 @@ def _predict(session, batches, output, where):
 
 
 def graph_signature(model):
-    """Return what an optimized ModelProto is made of, however its nodes are named and ordered."""
-    weights = {tensor.name: (tuple(tensor.dims), tensor.data_type) for tensor in model.graph.initializer}
-    return Counter(
-        (
-            node.domain,
-            node.op_type,
-            tuple(sorted(attribute.SerializeToString() for attribute in node.attribute)),
-            tuple(weights.get(name) for name in node.input),
-        )
-        for node in model.graph.node
-    )
+    """Return what an optimized ModelProto computes, whatever its nodes and tensors are called.
+
+    Each tensor is known by the type of its elements, as far as the file says it, and by its producer: operator, attributes
+    and, in turn, inputs. Of weights it is shape and type, of what the model is fed the place. Nodes are in
+    topological order, as onnxruntime writes them.
+    """
+    graph = model.graph
+    types = {value.name: value.type.tensor_type.elem_type for value in [*graph.input, *graph.value_info, *graph.output]}
+    known = {"": "", **{value.name: f"input {place} {types[value.name]}" for place, value in enumerate(graph.input)}}
+    known |= {tensor.name: f"weights {tuple(tensor.dims)} {tensor.data_type}" for tensor in graph.initializer}
+    nodes = Counter()
+    for node in graph.node:
+        attributes = sorted(attribute.SerializeToString(deterministic=True) for attribute in node.attribute)
+        inputs = [known.get(name, name) for name in node.input]
+        outputs = [types.get(name) for name in node.output]
+        digest = hashlib.sha256(repr((node.domain, node.op_type, attributes, inputs, outputs)).encode()).hexdigest()
+        known |= {name: f"{digest} {place}" for place, name in enumerate(node.output) if name}
+        nodes[digest] += 1
+    return nodes, [known.get(value.name) for value in graph.output]
 
 
 def sentence(metrics):
     """Return in a line what can be told from the default session."""
     if not metrics["rounds"]:
-        return "session options: left out, a quarter of the search's seconds is too little for them"
+        return "session options: left out, what the search leaves of its seconds is too little for them"
     found = {name: value for name, value in metrics.items() if isinstance(value, dict)}
     told = [
         f"{one['setting']}={one['value']} {file['speedup']:.2f}x ({file['speedup_low']:.2f}-{file['speedup_high']:.2f}) of {label}"

@@ -7,7 +7,10 @@ from stages.common.search.race import speedup
 
 
 def final_speeds(chosen, hand, medians):
-    """Return {speedup...: over fp32, rounds, over_hand_written: {speedup...}}; the last only if another was chosen."""
+    """Return {speedup...: over fp32, rounds, over_hand_written: {speedup...}}; the last only if another was chosen.
+
+    `medians`: {name: (rounds,)} of rounds by which nothing was decided.
+    """
     if chosen is None:
         return {}
     keys = ("speedup", "speedup_low", "speedup_high")
@@ -24,15 +27,17 @@ def summary(points, chosen, hand):
     counts |= {outcome.replace("-", "_"): sum(point.outcome == outcome for point in points) for outcome in OUTCOMES[1:]}
     found = {"chosen": (chosen.name if chosen else "fp32")[:40], "points": counts}
     if hand:
-        found["best_hand_written"] = {
-            "name": hand.name[:40],
-            "accuracy_change": hand.judged["accuracy_change"],
-            "change_low": hand.judged["change_low"],
-        }
+        found["best_hand_written"] = {"name": hand.name[:40], **judgement(hand, ("accuracy_change", "change_low"))}
     if chosen:
         keys = ("images", "accuracy", "accuracy_change", "change_low", "change_high", "changed")
-        found |= {"size_bytes": chosen.size_bytes, "validation": {key: chosen.judged[key] for key in keys}}
+        found |= {"size_bytes": chosen.size_bytes, "validation": judgement(chosen, keys)}
     return found
+
+
+def judgement(point, keys):
+    """Return what is known of a point's accuracy; `shown_low` is missing where nothing was to be shown."""
+    shown = {} if point.shown_low is None else {"shown_low": point.shown_low}
+    return {key: point.judged[key] for key in keys} | shown
 
 
 def reached_gops(operations, batch, medians, chosen):

@@ -39,6 +39,31 @@ def _phi(both_right, lost, gained, both_wrong):
     return cross / math.sqrt(margins)
 
 
+def least_change(lost, gained, images, chance):
+    """Return the change of accuracy that the true one lies below with a small `chance` at most: a fraction.
+
+    The lower limit of Tango's score interval for paired proportions (Statistics in Medicine 17, 1998, 891-908), for
+    showing that no more than so much is lost. Newcombe's interval is right on the whole; of a few dozen changed
+    predictions its lower end alone is wrong up to twice as often as it says, and this one is not, since its variance is
+    that of the limit itself. With nothing gained it is Wilson's.
+    """
+    z, low, high = NormalDist().inv_cdf(1 - chance), -1.0, (gained - lost) / images
+    for _ in range(50):  # halvings: down to a float's precision
+        middle = (low + high) / 2
+        low, high = (middle, high) if _tango_score(middle, lost, gained, images) > z else (low, middle)
+    return low
+
+
+def _tango_score(change, lost, gained, images):
+    """Return by how many standard deviations more was gained than a true `change` makes one expect."""
+    linear = (2 * images - gained + lost) * change - gained - lost
+    constant = -lost * change * (1 - change)
+    # the likeliest share of lost predictions for that change: the larger root of a quadratic equation
+    share = (math.sqrt(max(linear**2 - 8 * images * constant, 0.0)) - linear) / (4 * images)
+    variance = images * (2 * share + change * (1 - change))
+    return (gained - lost - images * change) / math.sqrt(max(variance, 1e-12))  # it is 0 where all is lost, for certain
+
+
 def wilson_interval(successes, trials):
     """Return Wilson's 95 % interval of a proportion (no continuity correction)."""
     z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
