@@ -31,7 +31,7 @@ def _enough_rounds(value):
     return value
 
 
-ProfiledRounds = Annotated[Rounds, AfterValidator(_enough_rounds)]
+ProfiledRounds = Annotated[int, Field(le=1000), AfterValidator(_enough_rounds)]
 
 
 class FetchData(Section):
