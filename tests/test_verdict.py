@@ -66,7 +66,7 @@ def test_of_those_that_cannot_be_told_apart_the_clearly_smallest_is_taken():
 
 def test_what_has_not_the_best_time_is_not_called_the_fastest():
     worse, better = variant({1: (0.5, 0.48, 0.52)}), variant({1: (0.51, 0.49, 0.53)})
-    assert ": among the fastest, `a`, is 2.0x slower" in judge(a=worse, b=better)
+    assert ": `a`, among the fastest, is 2.0x slower" in judge(a=worse, b=better)
     assert ": the fastest, `a`, is 2.0x slower" in judge(a=better, b=worse)
     assert ": the fastest, `a`, is" in judge(a=worse, b=worse), "nothing is better"
 

@@ -40,7 +40,7 @@ def sentence(model, found, variants):
     cells = cells_of[best]
     others = [name for name in tied if name != best and overlap(cells_of[name], cells)]
     verdicts = {batch: verdict(cell) for batch, cell in cells.items()}
-    place = "the fastest" if mean_speedup(cells) >= mean_speedup(cells_of[fastest]) else "among the fastest"
+    is_fastest = mean_speedup(cells) >= mean_speedup(cells_of[fastest])
     what = f"{smaller(found, best)} and {cost(found, best)}{as_fast(found, best, others)}{faster_with_loss(found, timed, best)}"
     if set(verdicts.values()) == {"faster"}:
         return f"On this machine use `{best}` for {model}: {speeds(cells)}, {what}."
@@ -51,9 +51,10 @@ def sentence(model, found, variants):
         also = f"; {elsewhere}" if elsewhere else ""
         return f"For {model} int8 pays at some batch sizes only: `{best}` is {speeds(faster)} but {speeds(rest)}, {what}{also}."
     if elsewhere:
-        return f"For {model} int8 pays at some batch sizes and in some files only: {elsewhere}; on average `{best}` is {place}: {speeds(cells)}, {what}."
+        return f"For {model} int8 pays at some batch sizes and in some files only: {elsewhere}; on average `{best}` is {'the fastest' if is_fastest else 'among the fastest'}: {speeds(cells)}, {what}."
     if "slower" in verdicts.values():
-        return f"For {model} int8 buys size, not speed, on this machine: {place}, `{best}`, is {speeds(cells)}, {what}{smallest(found, sound, best)}."
+        named = f"the fastest, `{best}`," if is_fastest else f"`{best}`, among the fastest,"
+        return f"For {model} int8 buys size, not speed, on this machine: {named} is {speeds(cells)}, {what}{smallest(found, sound, best)}."
     return f"For {model} no difference in speed can be shown: `{best}` is {speeds(cells)}, {what}."
 
 
