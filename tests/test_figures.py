@@ -130,6 +130,11 @@ def test_an_axis_of_speed_has_a_few_ticks_with_one_among_them(low, high):
     assert 1 in [round(tick, 9) for tick in ticks] or not low < 1 < high
 
 
+def test_speeds_above_1_have_a_tick_beyond_it():
+    assert speed_ticks(0.2, 1.8) == [0.25, 0.5, 1, 1.5] and speed_ticks(0.2, 1.35) == [0.25, 0.5, 1, 1.2]
+    assert speed_ticks(0.2, 1.05) == [0.25, 0.5, 1]
+
+
 @pytest.mark.parametrize("draw", FIGURES)
 def test_titles_are_no_wider_than_their_panel(draw):
     figure = draw(TWO, ["a", "b"])

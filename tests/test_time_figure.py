@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from stages.common.explanation.causes import LayerTimes
-from stages.common.explanation.time_figure import figure_of, short_names
+from stages.common.explanation.time_figure import cut_at, figure_of, short_names
 from stages.common.profiling.optimized_graph import Node
 from stages.common.profiling.profile import Profile
 
@@ -48,6 +48,13 @@ def test_no_label_covers_a_bar_and_bars_are_most_of_the_figure_s_width(axes):
     assert [label.get_position()[0] for label in axes.texts] == pytest.approx([ends[place] for place in range(4)])
     assert ends[3] == pytest.approx(3.5 * 800), "cut there"
     assert ends[3] > 0.35 * axes.get_xlim()[1]
+
+
+def test_a_bar_that_is_cut_leaves_the_others_most_of_the_room():
+    """One variant of four times fp32's time made all the others a third of the figure."""
+    assert cut_at({"fp32": 100, "slower": 140, "cut": 450}) == 1.25 * 140
+    assert cut_at({"fp32": 100, "close": 349, "cut": 900}) == 350
+    assert cut_at({"fp32": 100, "faster": 60}) == 125
 
 
 def test_every_layer_has_a_name_of_its_own_in_the_legend(axes):

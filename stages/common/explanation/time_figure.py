@@ -13,7 +13,8 @@ from matplotlib.figure import Figure
 LAYER_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
 OTHER_LAYERS, CONVERSION, NO_KERNEL = "#999999", "#F0E442", "#FFFFFF"
 CONVERSIONS = ("quantize", "dequantize", "layout")
-CUT = 3.5  # times the baseline's call
+CUT = 3.5  # times the baseline's call: a bar that is longer is cut, to so much more than the longest of the others
+BEYOND = 1.25
 MILLISECONDS_FROM = 10_000  # microseconds of the baseline's call
 DPI = 120
 NAME_LENGTHS = range(
@@ -34,7 +35,7 @@ def figure_of(model, batch, profiles):
     layers = list(dict.fromkeys(layer for found in pieces.values() for layer in found["layers"]))
     coloured, names = _most_telling(layers, pieces), short_names(layers)
     totals = {variant: _total(found) for variant, found in pieces.items()}
-    limit = CUT * totals["fp32"]
+    limit = cut_at(totals)
     figure = Figure(figsize=(11, 1.9 + 0.45 * len(pieces)), dpi=DPI, layout="constrained")
     axes, labels = figure.subplots(), []
     for place, (variant, found) in enumerate(pieces.items()):
@@ -56,6 +57,12 @@ def figure_of(model, batch, profiles):
     _legend(axes, [layer for layer in layers if layer in coloured], coloured, names)
     _make_room(axes, labels)
     return figure
+
+
+def cut_at(totals):
+    """Return where bars are cut, of {variant: microseconds of a call}: no bar is as long as that, or a cut one."""
+    longest = CUT * totals["fp32"]
+    return min(longest, BEYOND * max(total for total in totals.values() if total <= longest))
 
 
 def _make_room(axes, labels):

@@ -95,7 +95,9 @@ def speed_ticks(low, high):
     if last - first < 2:
         return [tick for tick in MaxNLocator(MOST_TICKS - 1).tick_values(low, high) if low <= tick <= high]
     step = math.ceil((last - first + 1) / MOST_TICKS)
-    return [2.0**power for power in range(first, last + 1) if power % step == 0]
+    ticks = [2.0**power for power in range(first, last + 1) if power % step == 0]
+    # a tick beyond 1, where there are speeds but no power of two
+    return ticks + [tick for tick in (1.5, 1.2) if last == 0 and tick <= high][:1]
 
 
 def latency_finding(found, variants):
