@@ -42,7 +42,7 @@ def network_section(root, model, found, variants, *, layers_of, drawn, tuned):
     return {
         "name": model,
         "verdict": sentence(model, found, variants),
-        "summary": with_spread(model, tables.summary_rows(model, found, variants), draws),
+        "summary": with_spread(found, model, tables.summary_rows(model, found, variants), draws),
         "absolute": absolute_rows(root, model, found, variants),
         "predictions": tables.prediction_rows(model, found, variants),
         "latency": tables.latency_rows(model, found, call_spread(root, model)),
@@ -66,10 +66,12 @@ def absolute_rows(root, model, found, variants):
     return rows if metrics is None else [*rows, explanations.convolution_row(model, metrics, names)]
 
 
-def with_spread(model, rows, draws):
+def with_spread(found, model, rows, draws):
     """Put the spread over calibration draws beside the accuracy of the variants for which it was measured."""
     for row in rows if draws else ():
-        cell = Cell(explanations.draw_spread(draws, row["variant"].text), f"metrics/sensitivity/{model}.json")
+        images = found["variants"][row["variant"].text]["evaluate"].get("images")
+        spread = explanations.draw_spread(draws, row["variant"].text, images)
+        cell = Cell(spread, f"metrics/sensitivity/{model}.json")
         at = list(row).index("size") + 2  # behind accuracy, or agreement
         items = list(row.items())
         row.clear()

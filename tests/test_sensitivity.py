@@ -174,14 +174,15 @@ def counted(recipe_images, *, available, **spreads):
 def test_the_spread_beside_an_accuracy_is_that_of_the_nearest_number_of_images_by_ratio():
     """200 is closer to 10 than to 500 in images, and 20 times as many: a spread falls by ratios."""
     metrics = counted(200, available=60_000, images_10=0.02, images_500=0.001)
-    assert draw_spread({"v": metrics}, "v") == "0.100, 5 draws of 500 images, 1,000 tested"
+    assert draw_spread({"v": metrics}, "v") == "0.100 (5 x 500, 1,000 tested)"
+    assert draw_spread({"v": metrics}, "v", images=1000) == "0.100 (5 x 500)"
     assert "±0.20 points" in plot_sensitivity.title_of("cnn", "v", metrics)
 
 
 def test_a_draw_of_all_images_is_no_measure_of_the_draw():
     """All such draws are the same, so that their spread of nothing says nothing."""
     metrics = counted(500, available=600, images_20=0.002, images_400=0.001, images_600=0.0)
-    assert draw_spread({"v": metrics}, "v") == "0.100, 5 draws of 400 of 600 images, 1,000 tested"
+    assert draw_spread({"v": metrics}, "v") == "0.100 (5 x 400 of 600, 1,000 tested)"
     assert "±0.20 points" in (title := plot_sensitivity.title_of("cnn", "v", metrics)) and "400 of 600 images" in title
     spreads = [row["spread (sd)"].text for row in draw_rows("cnn", "v", metrics)]
     assert spreads == ["0.200", "0.100", "only one draw possible"]

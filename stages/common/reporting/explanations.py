@@ -177,10 +177,12 @@ def draw_doubt(found):
     return f"There are {found['available']:,} training images: {', and '.join(words)}." if words else ""
 
 
-def draw_spread(metrics, variant):
+def draw_spread(metrics, variant, images=None):
     """Return the spread over draws (sd, in points) of the size nearest to the recipe's own, with its sample; "" if unknown.
 
-    The size is that of `nearest_count`, and is told, as is where it is more than half of what there is. The sample can be smaller than that of the accuracy beside it, and the spread then is larger than that accuracy's.
+    The size is that of `nearest_count`, and is told, as is where it is more than half of what there is. The sample can
+    be smaller than the `images` of the accuracy beside it, which is told, too: the spread then is larger than that
+    accuracy's.
     """
     found = (metrics or {}).get(variant)
     nearest = nearest_count(found) if found else None
@@ -188,6 +190,5 @@ def draw_spread(metrics, variant):
         return ""
     cell = found[f"images_{nearest}"]
     of = f" of {found['available']:,}" if share_of_pool(found, nearest) > 0.5 else ""
-    return (
-        f"{100 * cell['spread']:.3f}, {cell['seeds']} draws of {nearest:,}{of} images, {found['test_images']:,} tested"
-    )
+    tested = "" if found["test_images"] == images else f", {found['test_images']:,} tested"
+    return f"{100 * cell['spread']:.3f} ({cell['seeds']} x {nearest:,}{of}{tested})"
