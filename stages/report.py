@@ -18,7 +18,7 @@ from stages.common.reporting.results import call_spread, is_labelled, load_resul
 from stages.common.reporting.tables import Cell
 from stages.common.reporting.tuning import chosen_recipe, tuning_section
 from stages.common.reporting.verdict import sentence
-from stages.common.workspace import read_metrics, read_params, run_main, write_text
+from stages.common.workspace import UserError, read_metrics, read_params, run_main, write_text
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIGURES = {  # of labelled images
@@ -162,6 +162,15 @@ def tuned_recipe(tuned, isa):
     return next(({"tuned": recipe} for recipe in found if recipe and saturating(isa, {"tuned": recipe})), {})
 
 
+def refuse_old(results):
+    """Raise UserError if a benchmark was written before the pipeline measured what other processes do."""
+    for model, found in results.items():
+        if "other_work_percent" not in found["conditions"]:
+            raise UserError(
+                f"metrics/benchmark/{model}.json is from an older version of the pipeline: `dvc repro` makes it anew."
+            )
+
+
 def main(html_path, markdown_path):
     models, variants = list(read_params("models")), read_params("variants")
     machine = read_metrics("metrics/machine.json")
@@ -174,6 +183,7 @@ def main(html_path, markdown_path):
         "tuned": read_params("tune"),
     }
     results = load_results(".", models, variants)
+    refuse_old(results)
     context = {
         "machine": machine,
         "machine_sentence": tables.machine_sentence(machine),

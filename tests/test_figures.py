@@ -1,6 +1,7 @@
 """The figures show every variant, in one colour everywhere, and say where one does not run."""
 
 import copy
+import itertools
 
 import matplotlib.colors
 import pytest
@@ -128,6 +129,13 @@ def test_an_axis_of_speed_has_a_few_ticks_with_one_among_them(low, high):
     ticks = speed_ticks(low, high)
     assert 3 <= len(ticks) <= 8 and all(low <= tick <= high for tick in ticks)
     assert 1 in [round(tick, 9) for tick in ticks] or not low < 1 < high
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.75, 1.8), (0.85, 1.35), (0.93, 1.97), (0.5, 1.01), (0.99, 1.02)])
+def test_the_line_that_decides_has_a_tick_in_narrow_ranges_too(low, high):
+    ticks = speed_ticks(low, high)
+    assert 1 in ticks and 2 <= len(ticks) <= 8 and ticks == sorted(ticks)
+    assert min(after - tick for tick, after in itertools.pairwise(ticks)) > 0.02 * (high - low)
 
 
 def test_speeds_above_1_have_a_tick_beyond_it():

@@ -93,6 +93,12 @@ def test_readme_markers_that_are_gone_are_named():
         with_results("# a title\n", "tables")
 
 
+def test_metrics_of_an_older_version_are_named():
+    """After a pull, before `dvc repro`."""
+    with pytest.raises(UserError, match="metrics/benchmark/net.json is from an older version of the pipeline"):
+        refuse_old({"net": {"conditions": {"rounds": 20}}})
+
+
 def test_the_report_needs_nothing_but_itself(report):
     page = Page(report[0])
     assert len(page.images) >= 3

@@ -93,7 +93,11 @@ def speed_ticks(low, high):
     """Return at most MOST_TICKS ticks of a logarithmic axis: powers of two, 1 among them, or finer where few are in it."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     if last - first < 2:
-        return [tick for tick in MaxNLocator(MOST_TICKS - 1).tick_values(low, high) if low <= tick <= high]
+        ticks = [tick for tick in MaxNLocator(MOST_TICKS - 2).tick_values(low, high) if low <= tick <= high]
+        if not low < 1 < high or not ticks:
+            return ticks
+        apart = (ticks[-1] - ticks[0]) / max(1, len(ticks) - 1) / 2
+        return sorted([1.0, *(tick for tick in ticks if abs(tick - 1) > apart)])
     step = math.ceil((last - first + 1) / MOST_TICKS)
     ticks = [2.0**power for power in range(first, last + 1) if power % step == 0]
     # a tick beyond 1, where there are speeds but no power of two
