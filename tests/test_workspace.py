@@ -177,7 +177,9 @@ def test_an_error_that_is_no_disk_s_stays_what_it_is(tmp_path, monkeypatch):
 
 def test_a_stage_that_is_interrupted_ends_with_one_line_and_exit_code_130(tmp_path, repository):
     code = (
-        "import sys, time; from stages.common.workspace import run_main; print('begun', flush=True); "
+        # in the background of a script, where tests may run, SIGINT is ignored, and children inherit that
+        "import signal, time; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from stages.common.workspace import run_main; print('begun', flush=True); "
         "run_main(lambda: (print('works', flush=True), time.sleep(60)))"
     )
     stage = subprocess.Popen(
