@@ -7,7 +7,7 @@ Writes plots/{latency,accuracy,changes}.png and two small tables for `dvc plots 
 
 import matplotlib.pyplot as plt
 
-from stages.common.reporting import figures
+from stages.common.reporting import figures, latency_figure
 from stages.common.reporting.results import load_results
 from stages.common.workspace import read_params, run_main, whole_file, write_table
 
@@ -44,7 +44,7 @@ def save_figure(figure, path):
 def main(latency_png, accuracy_png, changes_png, latency_csv, accuracy_csv):
     models, variants = list(read_params("models")), read_params("variants")
     results = load_results(".", models, variants)
-    save_figure(figures.latency_figure(results, variants), latency_png)
+    save_figure(latency_figure.latency_figure(results, variants), latency_png)
     save_figure(figures.accuracy_figure(results, variants), accuracy_png)
     save_figure(figures.changes_figure(results, variants), changes_png)
     write_table(latency_csv, ["row", "model", "variant", "batch", "time_ratio"], latency_rows(results, variants))

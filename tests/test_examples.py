@@ -77,7 +77,7 @@ def make_small(path):
 def test_the_worked_example_works_word_by_word(repository, tmp_path, monkeypatch):
     """Fewer lines of text and fewer variants; what is deterministic is printed as its README says."""
     folder = copy_of(repository, tmp_path / "clone")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))  # a benchmark lock of its own
+    monkeypatch.setenv("TMPDIR", str(tmp_path))  # temporary files of its own
     monkeypatch.delenv("PYTHONPATH", raising=False)
     readme, printed = (EXAMPLES / "text-angle" / "README.md").read_text(), []
     for command in follow.commands(readme):

@@ -6,15 +6,9 @@ import itertools
 import matplotlib.colors
 import pytest
 
-from stages.common.reporting.figures import (
-    accuracy_figure,
-    changes_figure,
-    changes_finding,
-    latency_figure,
-    marker_offsets,
-    speed_ticks,
-    variant_colours,
-)
+from stages.common.reporting.figures import accuracy_figure, changes_figure, changes_finding
+from stages.common.reporting.latency_figure import latency_figure, marker_offsets, speed_ticks
+from stages.common.reporting.panels import variant_colours
 from stages.common.reporting.results import load_results
 from stages.common.reporting.tables import conditions
 from stages.common.workspace import read_params
