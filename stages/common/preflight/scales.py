@@ -6,7 +6,7 @@ to lose what the unit does. Only a sample of the images is looked at.
 
 import numpy as np
 
-FACTOR = 20  # of the largest value of a typical image: darker test images on purpose are no such thing, other units are
+FACTOR = 20  # between the largest values of typical images: other light makes less of a difference, other units more
 SCALED = 4.0  # values after `input` are about 1 in size; stored pixels go to 255
 PIXEL_SCALE = 0.01  # an `input.scale` below it is meant for such pixels
 
