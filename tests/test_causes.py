@@ -7,7 +7,10 @@ import onnx
 import pytest
 from small_models import Network, images_for, make_variants, save_choice, save_plain, save_residual
 
-from stages.common.explanation.causes import CONFIDENCE, LayerTimes, describe, find_causes, median_interval, ranked
+from stages.common.explanation.causes import find_causes, ranked
+from stages.common.explanation.layer_times import LayerTimes
+from stages.common.explanation.shown_by_rounds import CONFIDENCE, median_interval
+from stages.common.explanation.wording import describe
 from stages.common.preflight.sections import FEWEST_PROFILED
 from stages.common.profiling.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
 from stages.common.profiling.profile import Profile, measure_profiles
