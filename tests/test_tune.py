@@ -17,7 +17,15 @@ from stages import build_tuned, calibrate_quantize, plot_tune, tune
 from stages.common import machine_lock
 from stages.common.preprocessing import preprocess
 from stages.common.reporting.tuning import found, taken
-from stages.common.search import matrix_products, race, screening, search, session_options
+from stages.common.search import (
+    matrix_products,
+    option_predictions,
+    option_race,
+    options_to_try,
+    race,
+    screening,
+    search,
+)
 from stages.common.search.accuracy import CHANCE, Accuracy
 from stages.common.search.clock import SearchClock
 from stages.common.search.decision import best_by_hand, drop_behind
@@ -103,19 +111,19 @@ def test_session_options_are_raced_apart_and_the_file_needs_none(workspace, monk
     """With fp32 as well: an option that helps it as much says nothing about the recipe."""
     workspace(seconds=12.0)  # enough on a busy machine, too
     monkeypatch.setattr(search, "SEARCH_SHARE", 0.25)
-    monkeypatch.setattr(session_options, "VISIT_SECONDS", 0.005)
+    monkeypatch.setattr(option_race, "VISIT_SECONDS", 0.005)
     metrics, rows = run()
     options = metrics["session_options"]
-    assert options["rounds"] >= session_options.FEWEST_ROUNDS and options["images"] >= session_options.FEWEST_IMAGES
+    assert options["rounds"] >= option_race.FEWEST_ROUNDS and options["images"] >= option_predictions.FEWEST_IMAGES
     named = {name: one for name, one in options.items() if isinstance(one, dict)}
-    assert set(named) == set(session_options.OPTIONS) - {"intra_op_spinning_off"}  # with one thread nobody waits
+    assert set(named) == set(options_to_try.OPTIONS) - {"intra_op_spinning_off"}  # with one thread nobody waits
     assert metrics["chosen"] != "fp32"
     for one in named.values():
         for result in (one, one["fp32"]):
             assert result.get("same_graph") == 1 or result["speedup_low"] < result["speedup"] < result["speedup_high"]
         assert ("changed" in one) == ("speedup" in one)
     assert "session options, " in capsys.readouterr().out
-    settings = {option.setting for option in session_options.OPTIONS.values()}
+    settings = {option.setting for option in options_to_try.OPTIONS.values()}
     written = Path("recipe.yaml").read_text() + "".join(row["recipe"] for row in rows)
     assert not [setting for setting in settings if setting in written]
 
@@ -234,7 +242,7 @@ def test_a_given_recipe_that_does_not_work_is_an_error_that_leaves_no_output(wor
 def test_where_all_that_can_be_tried_is_slower_the_answer_is_fp32_itself(workspace, monkeypatch, capsys):
     """The space is cut down to files with no fast kernels."""
     monkeypatch.setattr(search, "SEARCH_SHARE", 0.2)
-    monkeypatch.setattr(session_options, "VISIT_SECONDS", 0.005)
+    monkeypatch.setattr(option_race, "VISIT_SECONDS", 0.005)
     workspace(recipes={"slow": SLOW}, seconds=8.0)
     monkeypatch.setattr(screening, "TYPES", ())
     metrics, _ = run()
