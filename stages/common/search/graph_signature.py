@@ -1,4 +1,4 @@
-"""Whether two optimized graphs compute the same: the names in them change from session to session."""
+"""A signature of an optimized graph: the same for two sessions that run the same, whatever they call it."""
 
 import hashlib
 from collections import Counter

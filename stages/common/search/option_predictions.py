@@ -10,20 +10,16 @@ from stages.common.statistics.paired import compare
 FEWEST_IMAGES, MOST_IMAGES, AT_ONCE = 8, 1000, 32  # whose predictions are compared; the last is memory only
 
 
-def affordable_images(validation, seconds, seconds_an_image):
-    """Return how many images of `validation`, (path, count, scaling), there is time for.
-
-    `seconds_an_image`: of a prediction with every option.
-    """
-    _, count, _ = validation
+def affordable_images(count, seconds, seconds_an_image):
+    """Return how many of `count` images there is time for; `seconds_an_image`: of one with all options, each once."""
     return int(min(count, max(FEWEST_IMAGES, min(MOST_IMAGES, seconds / seconds_an_image))))
 
 
 def compare_predictions(opened, validation, images, *, threads, output, where):
     """Return {option's name: {changed, max_abs_logit_difference} against the default session}.
 
-    `opened`: {option's name, or DEFAULT: what opens a session} of the file `where`; `validation`: (path, count, scaling), of
-    which the first `images` are predicted; `output`: the name of the output that is judged, None where there is one only.
+    `opened`: {option's name, or DEFAULT: what opens a session} of the file `where`; `validation`: (path, count, scaling) of
+    images, of which the first `images` are predicted; `output`: the name of the one that holds the logits, or None.
     """
     path, _, scaling = validation
     stored, streamed = load_images(path), {"batch_size": AT_ONCE, "path": path, "limit": images, **scaling}

@@ -39,8 +39,8 @@ def measure_options(files, values, validation, *, threads, seconds, seed, folder
     if not rounds:
         return {"rounds": 0}
     speeds = race.speeds(values, rounds=rounds, seconds=(1 - AGREEMENT_SHARE) * seconds, seed=seed)
-    last = list(files)[-1]
-    images = affordable_images(validation, AGREEMENT_SHARE * seconds, race.call_seconds(last) / len(values))
+    last, (_, count, _) = list(files)[-1], validation
+    images = affordable_images(count, AGREEMENT_SHARE * seconds, race.call_seconds(last) / len(values))
     judged = compare_predictions(race.opened(last), validation, images, threads=threads, output=output, where=last)
     metrics = {"rounds": rounds, "images": images}
     for name, option in options.items():
