@@ -489,6 +489,19 @@ def test_a_point_is_asked_once_and_what_is_compared_for_the_reader_is_not_asked(
     assert (third.outcome, third.shown_low) == ("", None) and third.judged["change_low"] > first.shown_low
 
 
+def test_a_file_that_does_not_work_takes_no_confidence_from_those_after_it():
+    def compare_file(path):
+        if path == "broken":
+            raise UserError("its logits are not finite")
+        return judged(20, 10)
+
+    answers = Accuracy(compare_file, 0.005)
+    broken, first = (Point(path, SEARCHED, {}, path=path) for path in ("broken", "good"))
+    assert not answers.holds(broken) and answers.holds(first)
+    assert (broken.outcome, broken.shown_low) == ("failed", None)
+    assert first.shown_low == pytest.approx(least_change(20, 10, 5000, CHANCE / 2), abs=1e-9)
+
+
 @pytest.fixture
 def screened(folder, monkeypatch, tmp_path):
     """A Search with the hand-written recipe and two of its own, as the screening leaves them; its clock stands still."""
@@ -542,12 +555,14 @@ def test_the_best_by_hand_is_the_best_of_the_race_and_one_that_cannot_be_judged_
 
 
 def test_what_is_left_over_is_called_by_what_is_known_of_it():
-    best, near, far, screened = (Point(name, SEARCHED, {}, size_bytes=100, screened=0.5) for name in "abcd")
-    best.raced, near.raced, far.raced, screened.screened = (0.5, 0.4, 0.6), (0.495, 0.4, 0.6), (0.58, 0.4, 0.7), 0.6
+    best, near, far, screened, quick = (Point(name, SEARCHED, {}, size_bytes=100, screened=0.5) for name in "abcdg")
+    best.raced, near.raced, far.raced = (0.5, 0.4, 0.6), (0.495, 0.4, 0.6), (0.58, 0.4, 0.7)
+    screened.screened, quick.screened = 0.6, 0.45
     for one, outcome, reason in (
         (near, "tied", "0.99 times a in the race, which is about as fast"),
         (far, "behind", "1.16 times a in the race"),
         (screened, "behind", "1.20 times a in the screening"),
+        (quick, "behind", "0.90 times a in the screening, but a was shown to keep its accuracy before"),
     ):
         drop_behind(one, best, by_size=False)
         assert (one.outcome, one.reason) == (outcome, reason)
