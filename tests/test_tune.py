@@ -24,7 +24,7 @@ from stages.common.search.decision import best_by_hand, drop_behind
 from stages.common.search.points import BEHIND, HAND_WRITTEN, INACCURATE, SAME_FILE, SEARCHED, Point
 from stages.common.search.space import Shape
 from stages.common.search.summary import final_speeds, summary
-from stages.common.search.validation import draw_validation
+from stages.common.search.validation import draw_validation, free_images
 from stages.common.session.runtime import predict_images
 from stages.common.statistics.intervals import accuracy_change_interval, least_change
 from stages.common.tuned_recipe import read_recipe
@@ -319,14 +319,16 @@ def test_the_search_holds_the_lock_of_the_machine(workspace, monkeypatch):
     assert taken
 
 
-def test_validation_images_are_no_calibration_images():
+def test_validation_images_are_none_that_the_network_or_a_calibration_has_seen():
     taken = np.arange(0, 500, 2)
-    drawn = draw_validation(seed=0, images=200, available=500, taken=taken)
-    assert len(set(drawn.tolist())) == 200 and not set(drawn.tolist()) & set(taken.tolist())
+    free = free_images(500, trained=100, taken=taken)
+    assert free.tolist() == list(range(101, 500, 2))
+    drawn = draw_validation(free, seed=0, images=150).tolist()
+    assert len(set(drawn)) == 150 and drawn == sorted(drawn) and set(drawn) <= set(free.tolist())
     with pytest.raises(
-        UserError, match=r"^tune asks for 251 validation images, and of 500 training images 250 are left"
+        UserError, match=r"^tune has no image to judge by: of 500 training images 499 are trained on and"
     ):
-        draw_validation(seed=0, images=251, available=500, taken=taken)
+        free_images(500, trained=499, taken=[499])
 
 
 def test_the_time_that_predictions_may_take_bounds_the_validation_images():
