@@ -32,7 +32,7 @@ from stages.common.search.decision import best_by_hand, drop_behind
 from stages.common.search.points import BEHIND, HAND_WRITTEN, INACCURATE, SAME_FILE, SEARCHED, Point
 from stages.common.search.space import Shape
 from stages.common.search.summary import final_speeds, summary
-from stages.common.search.validation import draw_validation
+from stages.common.search.validation import draw_validation, free_images
 from stages.common.session.runtime import predict_images
 from stages.common.statistics.intervals import accuracy_change_interval, least_change
 from stages.common.tuned_recipe import read_recipe
@@ -327,14 +327,16 @@ def test_the_search_holds_the_lock_of_the_machine(workspace, monkeypatch):
     assert taken
 
 
-def test_validation_images_are_no_calibration_images():
+def test_validation_images_are_none_that_the_network_or_a_calibration_has_seen():
     taken = np.arange(0, 500, 2)
-    drawn = draw_validation(seed=0, images=200, available=500, taken=taken)
-    assert len(set(drawn.tolist())) == 200 and not set(drawn.tolist()) & set(taken.tolist())
+    free = free_images(500, trained=100, taken=taken)
+    assert free.tolist() == list(range(101, 500, 2))
+    drawn = draw_validation(free, seed=0, images=150).tolist()
+    assert len(set(drawn)) == 150 and drawn == sorted(drawn) and set(drawn) <= set(free.tolist())
     with pytest.raises(
-        UserError, match=r"^tune asks for 251 validation images, and of 500 training images 250 are left"
+        UserError, match=r"^tune has no image to judge by: of 500 training images 499 are trained on and"
     ):
-        draw_validation(seed=0, images=251, available=500, taken=taken)
+        free_images(500, trained=499, taken=[499])
 
 
 def test_the_time_that_predictions_may_take_bounds_the_validation_images():
@@ -497,6 +499,19 @@ def test_a_point_is_asked_once_and_what_is_compared_for_the_reader_is_not_asked(
     assert (third.outcome, third.shown_low) == ("", None) and third.judged["change_low"] > first.shown_low
 
 
+def test_a_file_that_does_not_work_takes_no_confidence_from_those_after_it():
+    def compare_file(path):
+        if path == "broken":
+            raise UserError("its logits are not finite")
+        return judged(20, 10)
+
+    answers = Accuracy(compare_file, 0.005)
+    broken, first = (Point(path, SEARCHED, {}, path=path) for path in ("broken", "good"))
+    assert not answers.holds(broken) and answers.holds(first)
+    assert (broken.outcome, broken.shown_low) == ("failed", None)
+    assert first.shown_low == pytest.approx(least_change(20, 10, 5000, CHANCE / 2), abs=1e-9)
+
+
 @pytest.fixture
 def screened(folder, monkeypatch, tmp_path):
     """A Search with the hand-written recipe and two of its own, as the screening leaves them; its clock stands still."""
@@ -550,12 +565,14 @@ def test_the_best_by_hand_is_the_best_of_the_race_and_one_that_cannot_be_judged_
 
 
 def test_what_is_left_over_is_called_by_what_is_known_of_it():
-    best, near, far, screened = (Point(name, SEARCHED, {}, size_bytes=100, screened=0.5) for name in "abcd")
-    best.raced, near.raced, far.raced, screened.screened = (0.5, 0.4, 0.6), (0.495, 0.4, 0.6), (0.58, 0.4, 0.7), 0.6
+    best, near, far, screened, quick = (Point(name, SEARCHED, {}, size_bytes=100, screened=0.5) for name in "abcdg")
+    best.raced, near.raced, far.raced = (0.5, 0.4, 0.6), (0.495, 0.4, 0.6), (0.58, 0.4, 0.7)
+    screened.screened, quick.screened = 0.6, 0.45
     for one, outcome, reason in (
         (near, "tied", "0.99 times a in the race, which is about as fast"),
         (far, "behind", "1.16 times a in the race"),
         (screened, "behind", "1.20 times a in the screening"),
+        (quick, "behind", "0.90 times a in the screening, but a was shown to keep its accuracy before"),
     ):
         drop_behind(one, best, by_size=False)
         assert (one.outcome, one.reason) == (outcome, reason)
