@@ -82,6 +82,13 @@ def test_more_time_than_the_rounds_need_is_not_taken(folder, monkeypatch):
     assert 0 < asked[0] < 30
 
 
+def test_what_is_enough_for_all_rounds_is_enough_however_it_is_rounded(tmp_path):
+    race, random = option_race.OptionRace({}, {}, threads=1, folder=tmp_path), np.random.default_rng(0)
+    for opening, call in random.uniform(0.01, 3, (1000, 2)):
+        race.seconds = {("fp32", option_race.DEFAULT): (opening, call)}
+        assert race.affordable_rounds(race.enough_seconds()) == option_race.MOST_ROUNDS
+
+
 @pytest.fixture(scope="module")
 def one_axis(tmp_path_factory):
     """A file of conv, LeakyRelu, MaxPool and conv over one axis, the first three of them in floating point."""

@@ -7,12 +7,11 @@ tell apart.
 
 import numpy as np
 
+from stages.common.explanation.layer_times import CONVERSIONS
 from stages.common.explanation.left_in_float import left_in_float
 from stages.common.explanation.shown_by_rounds import shown
 from stages.common.explanation.wording import amount, describe, joined
 from stages.common.profiling.optimized_graph import GRAPH_INPUT
-
-CONVERSIONS = ("quantize", "dequantize", "layout")
 
 
 def find_causes(variant, batch, profiles, original, weighted):
@@ -77,20 +76,20 @@ def _as_what(key, own, baseline):
 
 def _conversion_causes(own, baseline):
     for kind in CONVERSIONS:
-        parts = [(layer, entry) for (layer, of), entries in own.nodes.items() if of == kind for entry in entries]
+        parts, before = own.entries(kind), len(baseline.entries(kind))
         difference = own.total(kind) - baseline.total(kind)
         if not parts:
             words = f"no {kind} nodes, which fp32 has: {{}}"
         else:
             layer, (_, _, most) = max(parts, key=lambda part: part[1][2])
             place = "of the input" if layer == GRAPH_INPUT else f"after {layer}" if layer else "elsewhere"
-            before = sum(len(entries) for (_, of), entries in baseline.nodes.items() if of == kind)
             words = f"{len(parts)} {joined({node.op_type for _, (node, _, _) in parts})}, {most:,.0f} us of it {place}"
             words += f", where fp32 has {before}: {{}}" if before else ": {}"
-        yield kind, "", words, difference, len(parts)
+        yield kind, "", words, difference, max(len(parts), before)
 
 
 def _rest(own, baseline):
-    yield "other", "", "nodes that belong to no layer: {}", own.total("other") - baseline.total("other"), 0
+    nodes = max(len(own.entries("other")), len(baseline.entries("other")))
+    yield "other", "", "nodes that belong to no layer: {}", own.total("other") - baseline.total("other"), nodes
     nodes = max(len(own.graph_nodes), len(baseline.graph_nodes))
     yield "other", "", "outside of all nodes: {}", own.no_kernel - baseline.no_kernel, nodes

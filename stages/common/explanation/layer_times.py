@@ -4,6 +4,8 @@ from collections import defaultdict
 
 import numpy as np
 
+CONVERSIONS = ("quantize", "dequantize", "layout")  # kinds of nodes beside the layers' own
+
 
 class LayerTimes:
     """The times of one file at one batch size, by layer.
@@ -25,6 +27,10 @@ class LayerTimes:
     def total(self, kind):
         """Return (rounds,) microseconds of all nodes of a kind."""
         return sum((times for key, times in self.times.items() if key[1] == kind), np.zeros(len(self.wall)))
+
+    def entries(self, kind):
+        """Return [(layer, (Node, input type, microseconds))] of all nodes of a kind."""
+        return [(layer, entry) for (layer, of), entries in self.nodes.items() if of == kind for entry in entries]
 
     def op_types(self, key):
         """Return the operator types behind a key, the dearest first, each once."""

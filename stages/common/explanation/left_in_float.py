@@ -15,7 +15,7 @@ def left_in_float(variant, profiles, original, weighted):
     A copy of fp32, in which nothing is quantized, has left none: it is as fast as fp32 because it is fp32.
     """
     own = profiles[variant]
-    left = [layer for layer in weighted if not _integer(own, layer)]
+    left = [layer for layer in weighted if (layer, "layer") in own.times and not _integer(own, layer)]
     others = [
         name
         for name, other in profiles.items()

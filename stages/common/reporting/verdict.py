@@ -87,7 +87,10 @@ def faster_with_loss(found, timed, best):
     """Return which file is faster than `best` for certain and was passed over for its accuracy, in words."""
     cells_of = {name: found["variants"][name]["benchmark"] for name in timed}
     name = max(timed, key=lambda name: mean_speedup(cells_of[name]))
-    beaten = all(cell["speedup_low"] > cells_of[best][batch]["speedup_high"] for batch, cell in cells_of[name].items())
+    beaten = all(
+        batch in cells_of[best] and cell["speedup_low"] > cells_of[best][batch]["speedup_high"]
+        for batch, cell in cells_of[name].items()
+    )
     if not beaten or not loses_accuracy(found["variants"][name]["evaluate"]):
         return ""
     return f"; `{name}` is {speeds(cells_of[name])} but {cost(found, name)}"

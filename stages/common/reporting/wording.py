@@ -17,9 +17,14 @@ def speeds(cells):
                 words.append(undecided_at(undecided))
         else:
             factor = cell["speedup"] if state == "faster" else 1 / cell["speedup"]
-            words.append(f"{factor:.1f}x{'' if state == before else f' {state}'} at batch {batch}")
+            words.append(f"{times(factor)}{'' if state == before else f' {state}'} at batch {batch}")
         before = state
     return listed(words)
+
+
+def times(factor):
+    """Return a factor in words: "1.9x", and "1.02x" where "1.0x" would say nothing."""
+    return f"{factor:.1f}x" if factor >= 1.1 else f"{factor:.2f}x"
 
 
 def undecided_at(cells):
@@ -36,7 +41,7 @@ def undecided_at(cells):
 def smaller(found, name):
     """Return the file size against fp32's in words."""
     ratio = found["variants"][BASELINE]["verify"]["size_bytes"] / found["variants"][name]["verify"]["size_bytes"]
-    return f"{ratio:.1f}x smaller" if ratio >= 1 else f"{1 / ratio:.1f}x larger"
+    return f"{times(ratio)} smaller" if ratio >= 1 else f"{times(1 / ratio)} larger"
 
 
 def listed(names):

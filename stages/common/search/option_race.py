@@ -62,7 +62,7 @@ class OptionRace:
     def affordable_rounds(self, seconds):
         """Return how many rounds there is time for, after one to plan the calls; 0 if they are too few."""
         one = sum(opening + (WARMUP_CALLS + CALLS) * call for opening, call in self.seconds.values())
-        rounds = int(seconds / one) - 1
+        rounds = int(seconds / one * (1 + 1e-9)) - 1  # enough_seconds are enough, however they are rounded
         return min(rounds, MOST_ROUNDS) if rounds >= FEWEST_ROUNDS else 0
 
     def speeds(self, values, *, rounds, seconds, seed):

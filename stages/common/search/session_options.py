@@ -31,16 +31,18 @@ def measure_options(files, values, validation, *, threads, seconds, seed, folder
     options = {name: one for name, one in (options or OPTIONS).items() if one.least_threads <= threads}
     start, race = time.monotonic(), OptionRace(files, options, threads=threads, folder=folder)
     race.look(values)
-    seconds = min(seconds - (time.monotonic() - start), race.enough_seconds() / (1 - AGREEMENT_SHARE))
-    rounds = race.affordable_rounds((1 - AGREEMENT_SHARE) * seconds)
+    left = seconds - (time.monotonic() - start)
+    racing = min((1 - AGREEMENT_SHARE) * left, race.enough_seconds())
+    rounds = race.affordable_rounds(racing)
     if not rounds and TUNED in files:
         race.leave_out(FP32)
-        rounds = race.affordable_rounds((1 - AGREEMENT_SHARE) * seconds)
+        rounds = race.affordable_rounds(racing)
     if not rounds:
         return {"rounds": 0}
-    speeds = race.speeds(values, rounds=rounds, seconds=(1 - AGREEMENT_SHARE) * seconds, seed=seed)
+    speeds = race.speeds(values, rounds=rounds, seconds=racing, seed=seed)
     last, (_, count, _) = list(files)[-1], validation
-    images = affordable_images(count, AGREEMENT_SHARE * seconds, race.call_seconds(last) / len(values))
+    predicting = AGREEMENT_SHARE / (1 - AGREEMENT_SHARE) * racing
+    images = affordable_images(count, predicting, race.call_seconds(last) / len(values))
     judged = compare_predictions(race.opened(last), validation, images, threads=threads, output=output, where=last)
     metrics = {"rounds": rounds, "images": images}
     for name, option in options.items():
