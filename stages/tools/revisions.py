@@ -1,6 +1,8 @@
 """A revision's files (Git's and DVC's), read where they are stored, without checking anything out."""
 
 import io
+import os
+from pathlib import PurePath, PurePosixPath
 
 import numpy as np
 from dvc.api import DVCFileSystem
@@ -66,8 +68,14 @@ class Revision:
         return loaded if key is None else loaded[key]
 
     def outputs(self, pattern):
-        """Return the paths of the pipeline's and tracked outputs that match a glob pattern, stored or not."""
-        return sorted(path for path in self.files.glob(pattern) if self.files.info(path).get("dvc_info"))
+        """Return the paths of the pipeline's and tracked outputs that match a glob pattern and were made, stored or not.
+
+        From DVC's index, not by walking: on its way a walk opens outputs that are folders, and fails where one is not stored.
+        """
+        repo = self.files.repo
+        made = (out for out in repo.index.outs if out.is_in_repo and (out.hash_info or out.exists))
+        paths = (PurePath(os.path.relpath(out.fs_path, repo.root_dir)).as_posix() for out in made)
+        return sorted(path for path in paths if PurePosixPath(f"/{path}").match(f"/{pattern}"))
 
     def size(self, path):
         """Return a file's size in bytes, or None if the revision has no such file."""
