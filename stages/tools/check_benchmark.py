@@ -16,6 +16,7 @@ from tqdm import tqdm
 from stages.benchmark import BASELINE, CONTROL, benchmark, summarize
 from stages.common.images import load_images, to_input
 from stages.common.workspace import UserError, read_params
+from stages.tools.arguments import check_file, check_model, positive_count, positive_seconds
 
 CONFIDENCE = 0.98  # that a benchmark with exact 95 % intervals passes at all its batch sizes
 
@@ -44,13 +45,15 @@ def allowed_alarms(repeats, sizes):
     return int(binom.ppf(CONFIDENCE ** (1 / sizes), repeats, 0.05))
 
 
-def main():
+def main(arguments=None):
     """Print the counts; exit with 1 if a batch size has more false alarms than honest intervals would give."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m stages.tools.check_benchmark", description=__doc__.split("\n")[0])
     parser.add_argument("model", help="a key of `models` in params.yaml")
-    parser.add_argument("--repeats", type=int, default=40, help="benchmarks to run (default: 40)")
-    parser.add_argument("--seconds", type=float, default=5, help="time budget of each (default: 5)")
-    arguments = parser.parse_args()
+    parser.add_argument("--repeats", type=positive_count, default=40, help="benchmarks to run (default: 40)")
+    parser.add_argument("--seconds", type=positive_seconds, default=5, help="time budget of each (default: 5)")
+    arguments = parser.parse_args(arguments)
+    check_model(arguments.model)
+    check_file(f"models/{arguments.model}/onnx/fp32.onnx", "export")
     alarms, widths = false_alarms(arguments.model, repeats=arguments.repeats, seconds=arguments.seconds)
     allowed = allowed_alarms(arguments.repeats, len(alarms))
     for batch, count in alarms.items():

@@ -1,13 +1,14 @@
 """Measure what calibration costs: peak memory against the number of images, and time against onnxruntime's own.
 
-Two promises, for every method. Peak memory does not grow with the calibration set: at 10,000 images at most 1.15 times
-that at 200, each in a process of its own. An image costs at most twice what it costs onnxruntime's calibrator, which
+Two promises, for every method. Peak memory does not grow with the calibration set: at 10,000 images, or all if there are
+fewer, at most 1.15 times that at 200, each in a process of its own. An image costs at most twice what it costs onnxruntime's calibrator, which
 keeps all 200 in memory and is given them as the pipeline would: the median of ratios of interleaved runs.
 
     python -m stages.tools.check_calibration cnn            # all methods
     python -m stages.tools.check_calibration cnn MinMax     # one
 """
 
+import argparse
 import contextlib
 import io
 import resource
@@ -20,7 +21,8 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from stages.common.calibration.settings import METHODS
-from stages.common.workspace import read_params, run_main
+from stages.common.workspace import UserError, read_params
+from stages.tools.arguments import check_file, check_model
 
 IMAGES, MANY_IMAGES, BATCH_SIZE = 200, 10_000, 20
 ROUNDS = 3
@@ -77,35 +79,72 @@ def in_a_process(function, *arguments, **settings):
         return pool.submit(function, *arguments, **settings).result()
 
 
-def check(method, files):
-    """Print the figures of one method; return whether both bounds hold."""
-    few, many = (
-        in_a_process(calibrate_images, *files, images=images, method=method)[1] for images in (IMAGES, MANY_IMAGES)
-    )
+def check(method, files, *, few, many):
+    """Print the figures of one method; return whether both bounds hold. `few`, `many`: images, of which memory is held."""
+    counts = list(dict.fromkeys((few, many)))
+    peaks = [in_a_process(calibrate_images, *files, images=images, method=method)[1] for images in counts]
+    growth = peaks[-1] / peaks[0]
     ours, theirs = [], []
     for _ in range(ROUNDS):
-        ours.append(in_a_process(calibrate_images, *files, images=IMAGES, method=method)[0])
-        theirs.append(in_a_process(onnxruntime_seconds, *files, images=IMAGES, method=method))
+        ours.append(in_a_process(calibrate_images, *files, images=few, method=method)[0])
+        theirs.append(in_a_process(onnxruntime_seconds, *files, images=few, method=method))
     ratio = statistics.median(own / other for own, other in zip(ours, theirs, strict=True))
+    memory = ", ".join(f"{peak:.0f} MB at {images:,} images" for peak, images in zip(peaks, counts, strict=True))
     print(
-        f"{method:10}  peak memory {few:.0f} MB at {IMAGES} images, {many:.0f} MB at {MANY_IMAGES:,}: {many / few:.2f}x"
-        f"  |  {1000 * statistics.median(ours) / IMAGES:.2f} ms an image, onnxruntime's own {1000 * statistics.median(theirs) / IMAGES:.2f}: {ratio:.2f}x",
+        f"{method:10}  peak memory {memory}{f': {growth:.2f}x' if many > few else ''}"
+        f"  |  {1000 * statistics.median(ours) / few:.2f} ms an image, onnxruntime's own {1000 * statistics.median(theirs) / few:.2f}: {ratio:.2f}x",
         flush=True,
     )
-    return many / few <= MEMORY_BOUND and ratio <= TIME_BOUND
+    return growth <= MEMORY_BOUND and ratio <= TIME_BOUND
 
 
-def main(model, *methods):
-    dataset = read_params("dataset")
-    files = (
-        f"models/{model}/preprocessed.onnx",
-        f"data/{dataset}/train-images.npy",
-        read_params(f"models.{model}.input"),
+def image_counts(available):
+    """Return (few, many) images of which memory is compared; say so where there are not as many as it takes."""
+    few, many = min(IMAGES, available), min(MANY_IMAGES, available)
+    if few == many:
+        print(
+            f"there are {available:,} training images, too few to see whether memory grows: more than {IMAGES} show it"
+        )
+    elif many < MANY_IMAGES:
+        print(f"there are {available:,} training images: memory is compared at all of them, not at {MANY_IMAGES:,}")
+    return few, many
+
+
+def a_method(text):
+    if text not in METHODS:
+        raise argparse.ArgumentTypeError(f"{text!r} is no calibration method: take {', '.join(METHODS)}")
+    return text
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog="python -m stages.tools.check_calibration", description=__doc__.split("\n")[0]
     )
-    missed = [method for method in methods or METHODS if not check(method, files)]
+    parser.add_argument("model", help="a key of `models` in params.yaml")
+    parser.add_argument("methods", nargs="*", type=a_method, metavar="METHOD", help=f"{', '.join(METHODS)}; all")
+    options = parser.parse_args(arguments)
+    check_model(options.model)
+    preprocessed, images = (
+        f"models/{options.model}/preprocessed.onnx",
+        f"data/{read_params('dataset')}/train-images.npy",
+    )
+    check_file(preprocessed, f"preprocess@{options.model}")
+    few, many = image_counts(images_in(images))
+    files = (preprocessed, images, read_params(f"models.{options.model}.input"))
+    missed = [method for method in options.methods or METHODS if not check(method, files, few=few, many=many)]
     if missed:
         sys.exit(f"a bound does not hold for {', '.join(missed)}: {MEMORY_BOUND}x memory, {TIME_BOUND}x time")
 
 
+def images_in(path):
+    """Return how many images a stored array has."""
+    from stages.common.images import load_images  # noqa: PLC0415 -- as above
+
+    return len(load_images(path))
+
+
 if __name__ == "__main__":
-    run_main(main)
+    try:
+        main()
+    except UserError as error:
+        sys.exit(f"error: {error}")

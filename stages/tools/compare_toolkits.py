@@ -26,6 +26,7 @@ from stages.common.images import input_batches, labels_or_none, load_images
 from stages.common.reporting.tables import Cell, machine_sentence, markdown
 from stages.common.statistics.paired import compare
 from stages.common.workspace import UserError, read_metrics, read_params
+from stages.tools.arguments import check_model, positive_seconds
 from stages.tools.lost_time import NOTHING_LOST, explain, find_losses
 from stages.tools.toolkits import PACKAGES, ensure_toolkit, run_in
 
@@ -167,8 +168,7 @@ def heading(model, without, left_out, *, rounds, images):
 def compare_toolkits(model, *, seconds, without):
     """Return the table of a model's files and those that the toolkits make of it, as Markdown under a heading, and what
     explains each batch size at which a toolkit's is the fastest."""
-    if model not in read_params("models"):
-        raise UserError(f"there is no model {model!r}: params.yaml has {', '.join(read_params('models'))}.")
+    check_model(model)
     if not MACHINE.is_file():
         raise UserError(f"{MACHINE} is not here, so there is nothing to say what was measured on: `dvc repro machine`.")
     data = Path("data") / read_params("dataset")
@@ -191,7 +191,7 @@ def main():
     parser.add_argument("model", help="a key of `models` in params.yaml")
     parser.add_argument(
         "--seconds",
-        type=float,
+        type=positive_seconds,
         default=60,
         help="time budget of the timed calls, of the predictions, and of each profile (default: 60)",
     )

@@ -10,13 +10,19 @@ HEADER = ("model", "variant", "quantity", "A", "B", "difference [95 %]", "adjust
 
 
 def table(rows):
-    """Return the rows as an aligned table and, below it, why some are not compared. Equal sizes are not listed."""
-    lines = [HEADER]
+    """Return the rows as an aligned table and, below it, why some are not compared. Equal sizes are only counted."""
+    lines, equal_sizes = [HEADER], 0
     for row in rows:
-        if row.quantity != "size" or row.verdict != IDENTICAL:
-            p = "" if row.adjusted_p is None else f"{row.adjusted_p:.2g}"
-            lines.append((row.model, row.variant, row.quantity, *values(row), p, row.verdict))
-    return "\n".join([aligned(lines), *reasons(rows)])
+        if row.quantity == "size" and row.verdict == IDENTICAL:
+            equal_sizes += 1
+            continue
+        p = "" if row.adjusted_p is None else f"{row.adjusted_p:.2g}"
+        lines.append((row.model, row.variant, row.quantity, *values(row), p, row.verdict))
+    sizes = sum(row.quantity == "size" for row in rows)
+    parts = [aligned(lines)] if lines[1:] else []
+    if equal_sizes:
+        parts.append("\n" * bool(parts) + f"identical sizes: {equal_sizes} of {sizes}")
+    return "\n".join([*parts, *reasons(rows)])
 
 
 def aligned(lines):

@@ -21,7 +21,8 @@ RUNS = ".dvc/tmp/exps/run"  # where DVC keeps process and output of a task
 class Task:
     """An entry of the queue. `revision`: the start of the commit in which it is stashed, params.yaml as it was asked for.
 
-    `log`: its output, None if it has none; `lives`: of a running one, that it has not ended without telling DVC.
+    `log`: its output, None if it has none; `lives`: of a running one, that it has not ended without telling DVC; of a
+    queued one, that a worker is there to take it.
     """
 
     revision: str
@@ -41,7 +42,7 @@ def tasks_of(head):
         if status in (QUEUED, RUNNING, FAILED, SUCCESS) and git("rev-parse", f"{revision}^1") == f"{head}\n".encode():
             folder = next(Path(root(), RUNS).glob(f"{revision}*"), None)
             log = folder and folder / f"{folder.name}.out"
-            lives = status != RUNNING or (working and has_process(folder))
+            lives = working and (status != RUNNING or has_process(folder))
             tasks.append(Task(revision, name, status, log, lives))
     return tasks
 

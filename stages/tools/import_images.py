@@ -136,9 +136,20 @@ def parse(arguments):
     parser.add_argument("--classes", type=Path, help="a file that names the classes, one a line, in the order of the "
                         "model's outputs; default: the folders in the order of their names, or of their numbers if all "
                         "are numbers")  # fmt: skip
+    parser.add_argument("--force", action="store_true", help="replace a data set of that name")
     options = vars(parser.parse_args(arguments))
     check_belongs_together(parser, options)
     return options
+
+
+def refuse_existing(dataset):
+    """Raise UserError if there are arrays of a data set, here or tracked by `dvc add`."""
+    names = [f"data/{dataset}/{part}-{kind}.npy" for part in ("train", "test") for kind in ("images", "labels")]
+    there = [name for name in names if Path(name).exists() or Path(f"{name}.dvc").exists()]
+    if there:
+        raise UserError(
+            f"there is a data set {dataset} already, {there[0]} first: give another name, or --force to replace it."
+        )
 
 
 def check_belongs_together(parser, options):
@@ -201,6 +212,8 @@ def class_names(path):
 def main(arguments=None):
     options = parse(arguments)
     dataset, folder, classes = options.pop("dataset"), options.pop("folder"), options.pop("classes")
+    if not options.pop("force"):
+        refuse_existing(dataset)
     classes = None if classes is None else class_names(classes)
     listing, shape = import_images(folder, f"data/{dataset}", classes=classes, **options)
     labels = f"{len(listing.classes)} classes ({shortened(listing.classes)})" if listing.classes else "no labels"

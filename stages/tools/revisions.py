@@ -30,8 +30,7 @@ class Revision:
         try:
             self.files = DVCFileSystem(rev=None if name == WORKSPACE else name)
             self.commit = None if name == WORKSPACE else self.files.repo.get_rev()
-            stages = {getattr(stage, "name", None) for stage in self.files.repo.index.stages}  # a .dvc file has no name
-            self.lock = Lock(self._read_or_none, stages, self._files_in)
+            self.lock = Lock(self._read_or_none, set(self._stages().values()), self._files_in)
         except DvcException as error:
             raise UserError(
                 f"{name} cannot be read ({error}): give a branch, tag, commit or experiment name, from the root of the repository."
@@ -41,7 +40,7 @@ class Revision:
         """Return a file's bytes. Raises NotStored."""
         content = self._read_or_none(path)
         if content is None:
-            raise NotStored(f"{path} of {self.name} is not in the cache: get it with {self._how_to_get(path)}")
+            raise NotStored(self._why_not_stored(path))
         return content
 
     def _read_or_none(self, path):
@@ -72,9 +71,8 @@ class Revision:
 
         From DVC's index, not by walking: on its way a walk opens outputs that are folders, and fails where one is not stored.
         """
-        repo = self.files.repo
-        made = (out for out in repo.index.outs if out.is_in_repo and (out.hash_info or out.exists))
-        paths = (PurePath(os.path.relpath(out.fs_path, repo.root_dir)).as_posix() for out in made)
+        outs = self.files.repo.index.outs
+        paths = (self._path_of(out) for out in outs if out.is_in_repo and (out.hash_info or out.exists))
         return sorted(path for path in paths if PurePosixPath(f"/{path}").match(f"/{pattern}"))
 
     def size(self, path):
@@ -86,7 +84,23 @@ class Revision:
         info = self.files.info(path).get("dvc_info") if self.files.exists(path) else None
         return info and info["entry"].hash_info and info["entry"].hash_info.value
 
-    def _how_to_get(self, path):
-        stage, pull = self.lock.maker(path), f"`dvc pull {path}`"
-        command = f"`dvc repro {stage}` (or {pull}, where a remote has it)" if stage else pull
-        return command if self.commit is None else f"`git checkout {self.commit[:7]}` and {command}"
+    def _stages(self):
+        """Return {output: the stage that makes it} of the pipeline; of an output that is tracked by itself, None."""
+        repo = self.files.repo
+        return {self._path_of(out): getattr(out.stage, "name", None) for out in repo.index.outs if out.is_in_repo}
+
+    def _path_of(self, out):
+        return PurePath(os.path.relpath(out.fs_path, self.files.repo.root_dir)).as_posix()
+
+    def _why_not_stored(self, path):
+        stages, checkout = self._stages(), f"`git checkout {self.commit[:7]}` and " if self.commit else ""
+        stage, pull = stages.get(path), f"`dvc pull {path}`"
+        if path not in stages:
+            return (
+                f"{path} of {self.name} is not there, and no stage makes it: put it there, and commit or `dvc add` it"
+            )
+        if stage is None:
+            return f"{path} of {self.name} is not in the cache: get it with {checkout}{pull}"
+        if self.lock.maker(path) is None:
+            return f"{path} was not made in {self.name}: make it with {checkout}`dvc repro {stage}`"
+        return f"{path} of {self.name} is not in the cache: get it with {checkout}`dvc repro {stage}` (or {pull}, where a remote has it)"

@@ -11,10 +11,12 @@ that were lost with their worker, that were queued twice, and points whose files
 import argparse
 import math
 import statistics
+from pathlib import Path
 
 from stages.common.workspace import UserError
 from stages.tools.comparison_report import aligned
 from stages.tools.output import print_to_reader
+from stages.tools.parameter_values import value_of
 from stages.tools.sweep_figure import draw
 from stages.tools.sweep_points import FAILED, FINISHED, LOST, RUNNING, WAITING, collect, distinct, repeated, varying
 
@@ -76,17 +78,17 @@ def doubles(points):
 
 def settings(point, keys):
     """Return a point's varying parameters as text."""
-    return " ".join(f"{key}={point.parameters.get(key)}" for key in keys) or "no parameter differs"
+    return " ".join(f"{key}={value_of(point.parameters, key)}" for key in keys) or "no parameter differs"
 
 
 def block(points, keys, pair):
     """Return the table of one variant over its finished points, with the spread and equal files below."""
-    own = sorted(points, key=lambda point: [order(point.parameters.get(key)) for key in keys])
+    own = sorted(points, key=lambda point: [order(value_of(point.parameters, key)) for key in keys])
     lines = [("  point", *keys, "accuracy", "change [95 %]", "changed")]
     for point in own:
-        cells = [str(point.parameters.get(key)) for key in keys]
+        cells = [str(value_of(point.parameters, key)) for key in keys]
         lines.append((f"  {point.name}", *cells, *numbers(point.results[pair])))
-    return "\n".join([f"\n{' '.join(pair)}", aligned(lines), *spread(own, pair), *same_bytes(own, pair)])
+    return "\n".join([f"\n{' '.join(pair)}", aligned(lines), *spread(own, keys, pair), *same_bytes(own, pair)])
 
 
 def order(value):
@@ -95,15 +97,33 @@ def order(value):
     return (0, value, "") if number else (1, 0, str(value))
 
 
-def spread(points, pair):
-    """Return a line about how much the change differs between different points; nothing can be said of fewer than three."""
-    changes = [100 * point.results[pair].get("accuracy_change", math.nan) for point in distinct(points)]
-    if len(changes) < 3 or any(map(math.isnan, changes)):
-        return []
-    return [
-        f"  {len(changes)} different points: change {statistics.mean(changes):+.3f} on average, "
-        f"standard deviation {statistics.stdev(changes):.3f}, from {min(changes):+.2f} to {max(changes):+.2f} points"
-    ]
+def spread(points, keys, pair):
+    """Return a line about how much the change differs between points that differ in nothing but seeds.
+
+    One for every group of them: what other parameters change is no spread. Nothing can be said of fewer than three.
+    """
+    groups, lines = {}, []
+    for point in distinct(points):
+        others = [key for key in keys if key.rpartition(".")[2] != "seed"]
+        groups.setdefault(" ".join(f"{key}={value_of(point.parameters, key)}" for key in others), []).append(point)
+    for name, group in groups.items():
+        changes = [100 * point.results[pair].get("accuracy_change", math.nan) for point in group]
+        if len(changes) > 2 and not any(map(math.isnan, changes)):
+            lines.append(
+                f"  {f'{name}: ' if name else ''}{len(changes)} different points: change {statistics.mean(changes):+.3f} on average, "
+                f"standard deviation {statistics.stdev(changes):.3f}, from {min(changes):+.2f} to {max(changes):+.2f} points"
+            )
+    return lines
+
+
+def figure_path(text):
+    """Return the path of a figure that can be written there, of a command line's text."""
+    path = Path(text)
+    if path.suffix != ".png":
+        raise argparse.ArgumentTypeError(f"{text} is no name of a PNG, which is what is drawn: let it end in .png")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"the folder {path.parent} is not there: make it, or name another")
+    return path
 
 
 def numbers(metrics):
@@ -147,7 +167,12 @@ def main(arguments=None):
     parser.add_argument("--model", action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--variant", action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--parameter", help="the figure's x axis; the parameter with the most values if not given")
-    parser.add_argument("--figure", default="plots/sweep.png", help="plots/sweep.png, which Git ignores, if not given")
+    parser.add_argument(
+        "--figure",
+        type=figure_path,
+        default=Path("plots/sweep.png"),
+        help="plots/sweep.png, which Git ignores, if not given",
+    )
     options = parser.parse_args(arguments)
     try:
         points = collect()

@@ -14,6 +14,7 @@ import math
 import numpy as np
 
 from stages.common.workspace import UserError, whole_file
+from stages.tools.parameter_values import value_of
 from stages.tools.sweep_points import FINISHED, distinct, varying
 
 COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")  # Okabe and Ito's, for every kind of eye
@@ -65,7 +66,7 @@ def draw(points, path, parameter=None, models=(), variants=()):
 
 def most_values(points, keys):
     """Return the key with the most different values, or None."""
-    counts = {key: len({json.dumps(point.parameters.get(key)) for point in points}) for key in keys}
+    counts = {key: len({json.dumps(value_of(point.parameters, key)) for point in points}) for key in keys}
     return max(counts, key=counts.get, default=None)
 
 
@@ -76,7 +77,7 @@ def series(points, others):
     """
     groups = {}
     for point in points:
-        groups.setdefault(" ".join(f"{key}={point.parameters.get(key)}" for key in others), []).append(point)
+        groups.setdefault(" ".join(f"{key}={value_of(point.parameters, key)}" for key in others), []).append(point)
     return groups
 
 
@@ -108,7 +109,7 @@ def save(panels, groups, parameter, path):
         dpi=150, layout="constrained",
     )  # fmt: skip
     drawn = points_of(panels)
-    places, names = positions([point.parameters.get(parameter) for point in drawn])  # the panels share their axis
+    places, names = positions([value_of(point.parameters, parameter) for point in drawn])  # the panels share their axis
     place_of = {id(point): place for point, place in zip(drawn, places, strict=True)}
     for axis, (pair, own) in zip(axes.flat, panels.items(), strict=False):
         panel(axis, {id(point): place_of[id(point)] for point in own}, pair, groups)

@@ -14,6 +14,7 @@ from stages.tools.experiment_queue import RUNNING as RUNNING_TASK
 from stages.tools.lockfile import Lock
 
 LOOKS, LOOK_SECONDS = 3, 2.0  # how often what seems lost is looked at, and the time in between
+TAKEN = "a worker takes it when it is done with those before"
 FINISHED, FAILED, LOST, RUNNING, WAITING = "finished", "failed", "lost", "running", "waiting"
 
 
@@ -22,7 +23,7 @@ class Point:
     """One experiment, or the commit that they all start from. `parameters`: {dotted key: value}, all of params.yaml.
 
     `results`: {(model, variant): metrics of the evaluation}, only those that the point's own parameters made;
-    `md5`: the same for the bytes of the ONNX files. `reason`: why it failed, in the log's own words.
+    `md5`: the same for the bytes of the ONNX files. `reason`: why it has no result, of a failure in the log's own words.
     """
 
     name: str
@@ -88,7 +89,7 @@ def point_of(task):
     state = {FAILED_TASK: FAILED, QUEUED: WAITING, RUNNING_TASK: RUNNING if task.lives else LOST, SUCCESS: LOST}[
         task.status
     ]
-    reason = last_words(task.log) if state == FAILED else ""
+    reason = last_words(task.log) if state == FAILED else TAKEN if state == WAITING and task.lives else ""
     asked = parse_yaml(show_file(task.revision, "params.yaml") or b"", "params.yaml")
     return Point(task.name, state, dict(flatten(asked)), reason=reason)
 

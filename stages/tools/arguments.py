@@ -1,0 +1,38 @@
+"""What the tools' command lines ask for, refused in a sentence before any work: counts, times, models, their files."""
+
+import argparse
+import math
+from pathlib import Path
+
+from stages.common.workspace import UserError, read_params
+
+
+def positive_count(text):
+    """Return a whole number, 1 or more, of a command line's text."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count: write a whole number, 1 or more")
+    return int(text)
+
+
+def positive_seconds(text):
+    """Return a time, more than 0 and finite, of a command line's text."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time: write a number of seconds, more than 0")
+    return value
+
+
+def check_model(model):
+    """Raise UserError if params.yaml has no such model."""
+    known = read_params("models")
+    if model not in known:
+        raise UserError(f"there is no model {model!r}: params.yaml has {', '.join(known)}.")
+
+
+def check_file(path, stage):
+    """Raise UserError if a file is not here that a stage makes."""
+    if not Path(path).is_file():
+        raise UserError(f"{path} is not here: `dvc repro {stage}` makes it, `dvc pull {path}` gets it from a remote.")
