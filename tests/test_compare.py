@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import os
+import re
 import subprocess
 from pathlib import Path
 
@@ -250,6 +252,52 @@ def run(*arguments):
     with pytest.raises(SystemExit) as end:
         main(list(arguments))
     return end.value.code
+
+
+def test_in_a_clone_without_the_cache_what_differs_is_not_compared_and_what_is_equal_is(repository, labels, capsys):
+    """With an output beside the predictions that is a folder, of which such a clone does not know the files."""
+    write("models/cnn/optimized/all.txt", "a folder")
+    with Repo() as repo:
+        repo.add("models/cnn/optimized")
+    for tag, wrong in (("one", 7), ("two", 9)):
+        repository.commit(tag, {"fp32": worsened(labels, 1), "static": worsened(labels, wrong)}, labels)
+    git("clone", "-q", ".", "clone")
+    os.chdir("clone")
+    assert run("one", "two", "--quantity", "accuracy", "--fail-on", "worse") == 2
+    printed = capsys.readouterr().out
+    assert re.search(r"cnn +fp32 +accuracy +99.90% +99.90% +\+0.00 points +identical", printed)
+    assert (
+        "not compared: cnn static accuracy\n  models/cnn/predictions/static.npz of one is not in the cache" in printed
+    )
+    assert run() == 0  # HEAD and a workspace in which nothing was checked out
+    assert rows_of("HEAD", "workspace")["static", "accuracy"].verdict == "identical"
+
+
+def test_a_benchmark_that_was_never_run_is_said_not_to_have_been_made(repository, labels):
+    plots = [{"plots/benchmark/${item}.csv": {"cache": False}}]
+    stage = {"foreach": ["cnn"], "do": {"cmd": "true", "plots": plots}}
+    write("dvc.yaml", yaml.safe_dump({"stages": {"benchmark": stage}}))
+    repository.commit("one", {"fp32": worsened(labels, 1)}, labels)
+    row = rows_of("one", "workspace")["all variants", "speedup"]
+    commit = Revision("one").commit[:7]
+    sentence = (
+        "plots/benchmark/cnn.csv was not made in one: make it with `git checkout {}` and `dvc repro benchmark@cnn`"
+    )
+    assert (row.verdict, row.reason) == ("not compared", sentence.format(commit))
+    write("dvc.yaml", yaml.safe_dump({"stages": {}}))
+    assert "no stage makes it" in rows_of("workspace", "one")["all variants", "speedup"].reason
+
+
+def test_identical_sizes_are_counted_and_others_listed(repository, labels, capsys):
+    for tag in ("one", "two"):
+        write("models/cnn/onnx/fp32.onnx", "equal")
+        write("models/cnn/onnx/static.onnx", f"size {tag * (1 + (tag == 'two'))}")
+        repository.commit(tag, {"fp32": worsened(labels, 1), "static": worsened(labels, 2)}, labels)
+    assert run("one", "one", "--quantity", "size") == 0
+    assert capsys.readouterr().out.endswith("\n\nidentical sizes: 2 of 2\n")
+    assert run("one", "two", "--quantity", "size") == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"cnn +static +size +8 +11 +\+3 bytes +larger\n\nidentical sizes: 1 of 2\n$", printed)
 
 
 def test_other_images_or_labels_are_not_paired(repository, labels):

@@ -100,9 +100,9 @@ def test_a_seed_gives_the_same_bytes_and_another_seed_another_split():
     class_folders({"cat": 10, "dog": 10})
     run()
     before = {part: Path(f"data/my-data/{part}.npy").read_bytes() for part in PARTS}
-    run()
+    run("--force")
     assert before == {part: Path(f"data/my-data/{part}.npy").read_bytes() for part in PARTS}
-    run("--seed", "1")
+    run("--force", "--seed", "1")
     assert before["test-images"] != Path("data/my-data/test-images.npy").read_bytes()
 
 
@@ -270,6 +270,21 @@ def test_shorter_side_and_crop_are_torchvisions_to_the_pixel(height, width):
     np.testing.assert_array_equal(ours, np.asarray(theirs).transpose(2, 0, 1))
 
 
+def test_a_data_set_that_is_there_is_replaced_only_with_force():
+    """Also one that `dvc add` tracks and whose arrays this clone does not have."""
+    class_folders({"cat": 4})
+    before = run()["test-labels"]
+    class_folders({"cat": 4, "dog": 8})
+    with pytest.raises(UserError, match=r"a data set my-data already, data/my-data/train-images.npy first: .* --force"):
+        run()
+    np.testing.assert_array_equal(np.load("data/my-data/test-labels.npy"), before)
+    assert len(run("--force")["test-labels"]) == 3
+    for part in PARTS:
+        Path(f"data/my-data/{part}.npy").rename(f"data/my-data/{part}.npy.dvc")
+    with pytest.raises(UserError, match="a data set my-data already"):
+        run()
+
+
 def test_memory_does_not_grow_with_the_images():
     """120 images of 49 kB each: 6 MB in the arrays, less than 2 MB at any time."""
     picture("a.png", (1, 2, 3), size=(128, 128), mode="RGB")
@@ -278,7 +293,7 @@ def test_memory_does_not_grow_with_the_images():
         (Path("pictures") / f"{number}.png").hardlink_to("a.png")
     run(channels="3")  # what is loaded once is loaded
     tracemalloc.start()
-    main(["pictures", "my-data", "--channels", "3"])
+    main(["pictures", "my-data", "--channels", "3", "--force"])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2e6
@@ -306,8 +321,8 @@ def test_a_broken_image_does_not_touch_what_was_imported_before():
     class_folders({"cat": 4, "dog": 4})
     before = run()
     Path("pictures/cat/01.png").write_bytes(b"no image")
-    with pytest.raises(UserError):
-        run()
+    with pytest.raises(UserError, match=r"cannot read pictures/cat/01.png"):
+        run("--force")
     for part in PARTS:
         np.testing.assert_array_equal(np.load(f"data/my-data/{part}.npy"), before[part])
     assert not list(Path("data/my-data").glob(".*"))

@@ -52,6 +52,15 @@ def report(results):
     return (results / "report.html").read_text(), (results / "report.md").read_text()
 
 
+def test_the_readmes_tables_need_every_result_and_say_which_is_missing(results):
+    (results / "metrics/benchmark/cnn.json").unlink()
+    with pytest.raises(UserError, match=r"^metrics/benchmark/cnn.json is not here, .*`dvc repro` measures them\.$"):
+        results_section(results)
+    (results / "metrics/evaluate/cnn/fp32.json").unlink()
+    with pytest.raises(UserError, match=r"^metrics/evaluate/cnn/fp32.json and 1 more is not here"):
+        results_section(results)
+
+
 class Page(HTMLParser):
     """What a test asks of an HTML page: its links, images and table rows."""
 

@@ -14,9 +14,10 @@ import pytest
 import yaml
 
 from stages.common.workspace import UserError
-from stages.tools import sweep, sweep_points
-from stages.tools.experiment_queue import has_process
+from stages.tools import experiment_queue, sweep, sweep_points
+from stages.tools.experiment_queue import QUEUED, Task, has_process
 from stages.tools.lockfile import Lock
+from stages.tools.parameter_values import ABSENT, value_of
 from stages.tools.revisions import NotStored, Revision
 from stages.tools.sweep import summarize
 from stages.tools.sweep_figure import draw, positions
@@ -68,6 +69,70 @@ def test_equal_bytes_of_different_points_are_named():
 def test_parameters_that_do_not_vary_are_not_columns():
     text = summarize([point("main (HEAD)", 0), point("a", 1), point("b", 2)])
     assert "calibrate.seed" in text and "calibrate.images" not in text
+
+
+def test_the_spread_is_that_of_seeds_and_no_other_parameter_mixes_into_it():
+    """Of points that differ in the number of images, too, each number has its own; of images alone there is none."""
+    text = summarize(grid((1, 2, 3), (50, 400)))
+    spreads = [line for line in text.splitlines() if "standard deviation" in line]
+    assert spreads == [
+        "  calibrate.images=50: 3 different points: change +0.250 on average, standard deviation 0.100, from +0.15 to +0.35 points",
+        "  calibrate.images=400: 3 different points: change +0.600 on average, standard deviation 0.100, from +0.50 to +0.70 points",
+    ]
+    assert "standard deviation" not in summarize(grid((1,), (50, 100, 400)))
+
+
+def test_a_parameter_that_a_point_leaves_out_is_shown_with_its_default():
+    """Where it has one: a calibration method has no use for another's, and what is not there has no parameters."""
+    shared = {"calibrate.seed": 0, "calibrate.images": 200, "calibrate.batch_size": 20, "calibrate.method": "MinMax"}
+    recipe = {"calibrate_quantize.a.quant_format": "QDQ"}
+    known = shared | recipe
+    assert value_of(known, "calibrate_quantize.a.per_channel") is False
+    assert value_of(known, "calibrate_quantize.b.per_channel") == ABSENT
+    assert value_of(known | {"models.cnn.evaluate.images": 9}, "models.cnn.input.repeat") == 1
+    assert value_of(known | {"tune.cnn.batch": 1}, "tune.cnn.recipe.per_channel") == ABSENT
+    assert value_of(known, "calibrate.symmetric") is False and value_of(known, "calibrate.percentile") == ABSENT
+    percentile = known | {"calibrate.method": "Percentile"}
+    assert (
+        value_of(percentile, "calibrate.symmetric") is True and value_of(percentile, "calibrate.percentile") == 99.999
+    )
+    assert value_of(known, "calibrate_quantize.a.calibrate.images") == 200
+    assert value_of(known, "no.such.key") == value_of(known, "calibrate.no") == ABSENT
+    points = [point("main (HEAD)", 0), point("a", 1), point("b", 2)]
+    points[0].parameters |= recipe
+    for one in points[1:]:
+        one.parameters |= recipe | {"calibrate_quantize.a.per_channel": True}
+    assert re.search(r"main \(HEAD\) +0 +False ", summarize(points))
+
+
+def test_a_point_in_the_queue_waits_for_a_worker_or_for_one_to_be_started(monkeypatch):
+    monkeypatch.setattr(sweep_points, "show_file", lambda *_: None)
+    waiting = [
+        sweep_points.point_of(Task("abc", name, QUEUED, lives=lives)) for name, lives in (("a", True), ("b", False))
+    ]
+    text = summarize([point("main (HEAD)", 0), *waiting])
+    assert re.search(r"waiting: a \(.*\): a worker takes it when it is done with those before\n", text)
+    assert re.search(r"waiting: b \(.*\): not started, `dvc queue start -j 2` starts it\n", text)
+
+
+@pytest.mark.parametrize("active", [0, 1])
+def test_a_worker_that_is_active_takes_what_is_queued(monkeypatch, active):
+    answer = f"Task     Name    Created    Status\n36c3ad8  name    06:15 PM   Queued\n\nWorker status: {active} active, 0 idle\n"
+    monkeypatch.setattr(experiment_queue, "ask", lambda *_: answer)
+    monkeypatch.setattr(experiment_queue, "git", lambda *_: b"head\n")
+    assert [task.lives for task in experiment_queue.tasks_of("head")] == [active == 1]
+
+
+@pytest.mark.parametrize(
+    ("path", "sentence"),
+    [("sweep.foo", "let it end in .png"), ("nowhere/sweep.png", "the folder nowhere is not there")],
+)
+def test_a_figure_that_cannot_be_written_as_named_is_refused_before_work(tmp_path, monkeypatch, capsys, path, sentence):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep, "collect", lambda: pytest.fail("points were collected"))
+    with pytest.raises(SystemExit):
+        sweep.main(["--figure", path])
+    assert sentence in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_points_are_ordered_by_number_not_by_text():

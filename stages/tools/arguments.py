@@ -32,7 +32,8 @@ def check_model(model):
         raise UserError(f"there is no model {model!r}: params.yaml has {', '.join(known)}.")
 
 
-def check_file(path, stage):
-    """Raise UserError if a file is not here that a stage makes."""
+def check_file(path, stage=None):
+    """Raise UserError if a file is not here; `stage` is the name of the one that makes it, None if the user does."""
     if not Path(path).is_file():
-        raise UserError(f"{path} is not here: `dvc repro {stage}` makes it, `dvc pull {path}` gets it from a remote.")
+        made = f"`dvc repro {stage}` makes it" if stage else "put your own there"
+        raise UserError(f"{path} is not here: {made}, or `dvc pull {path}` gets it from a remote.")

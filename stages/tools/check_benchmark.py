@@ -53,7 +53,8 @@ def main(arguments=None):
     parser.add_argument("--seconds", type=positive_seconds, default=5, help="time budget of each (default: 5)")
     arguments = parser.parse_args(arguments)
     check_model(arguments.model)
-    check_file(f"models/{arguments.model}/onnx/fp32.onnx", "export")
+    is_exported = arguments.model in read_params("train")
+    check_file(f"models/{arguments.model}/onnx/fp32.onnx", f"export@{arguments.model}" if is_exported else None)
     alarms, widths = false_alarms(arguments.model, repeats=arguments.repeats, seconds=arguments.seconds)
     allowed = allowed_alarms(arguments.repeats, len(alarms))
     for batch, count in alarms.items():
