@@ -5,7 +5,7 @@ python -m stages.evaluate_fp32 cnn models/cnn/onnx/fp32.onnx ... (see dvc.yaml)
 
 import numpy as np
 
-from stages.common.chance import no_better_than_one_class
+from stages.common.chance import no_better_than_one_class, right_and_by_chance
 from stages.common.images import labels_or_none, load_images
 from stages.common.session.model_io import tied, ties
 from stages.common.session.runtime import predict_images
@@ -22,12 +22,11 @@ def main(model, onnx_path, images_path, labels_path, predictions_path, metrics_p
     metrics, summary = {"ties": ties(logits), "images": len(logits)}, "no labels, so no accuracy,"
     if labels is not None:
         judged = labels[: len(logits)]
-        accuracy, share = (logits.argmax(1) == judged).mean(), np.bincount(judged).max() / len(judged)
-        metrics = {"accuracy": float(accuracy), "most_frequent_share": float(share), **metrics}
-        summary = f"accuracy {accuracy:.2%}"
+        metrics = right_and_by_chance(logits, judged) | metrics
+        summary = f"accuracy {metrics['accuracy']:.2%}"
         if no_better_than_one_class(metrics):
             print(
-                f"warning: {model} is right no more often than saying the most frequent class every time ({share:.2%}): "
+                f"warning: {model} is right no more often than saying the most frequent class every time ({metrics['most_frequent_share']:.2%}): "
                 f"look at `models.{model}.input`, and whether the labels number the classes as the model does"
             )
     write_metrics(metrics_path, {model: {"fp32": metrics}})

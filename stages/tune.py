@@ -12,11 +12,12 @@ at the end, within `tune.<model>.seconds`, and reported apart: no file that is w
 import logging
 from pathlib import Path
 
+from stages.common.chance import no_better_than_one_class
 from stages.common.search.given import GivenRecipe
 from stages.common.search.points import COLUMNS
 from stages.common.search.search import Search
 from stages.common.search.session_options import sentence as options_sentence
-from stages.common.tuned_recipe import FP32, GIVEN, doubts, entry
+from stages.common.tuned_recipe import FP32, GIVEN, by_chance, doubts, entry
 from stages.common.workspace import read_params, run_main, write_metrics, write_table, write_text
 
 PASTE = """\
@@ -55,6 +56,8 @@ def main(model, fp32_path, preprocessed_path, images_path, labels_path, recipe_p
     write_table(points_path, COLUMNS, [point.row() for point in found.points])
     write_text(recipe_path, recipe_text(model, found.chosen, given=given))
     write_metrics(metrics_path, {model: metrics})
+    if no_better_than_one_class(metrics["fp32_validation"]):
+        print(f"warning: {by_chance(metrics['fp32_validation'])}")
     print(sentence(model, metrics))
     if against := doubts(metrics):
         print(f"warning: `tune.{model}.recipe` is kept, although {' and '.join(against)}")

@@ -206,6 +206,13 @@ def test_time_outside_of_all_nodes_is_a_cause_of_its_own(original):
     assert [(cause["kind"], cause["microseconds"]) for cause in found] == [("other", pytest.approx(100, abs=3))]
 
 
+def test_a_profile_that_holds_more_than_its_call_says_nothing_of_the_time_outside(original):
+    """It would be faster by more than the whole call takes."""
+    quick, most = times(FLOAT, *BASELINE, wall=5), times(INTEGER, 16, 408, 21, 109, 60, 20, wall=-300, seed=1)
+    for baseline, own in ((quick, most), (most, quick)):
+        assert "other" not in [cause["kind"] for cause in find(original, fp32=baseline, int8=own)]
+
+
 def test_the_interval_of_eleven_rounds_leaves_out_one_round_at_either_end():
     assert median_interval(np.arange(11.0)) == (1, 9)
 

@@ -1,11 +1,20 @@
 """One function turns stored images into a model's input, exactly, in bounded memory, and refuses what is no image."""
 
 import tracemalloc
+from functools import partial
 
 import numpy as np
 import pytest
 
-from stages.common.images import check_finite, first_input, input_batches, load_images, load_labels, to_input
+from stages.common.images import (
+    check_finite,
+    first_input,
+    input_batches,
+    labels_or_none,
+    load_images,
+    load_labels,
+    to_input,
+)
 from stages.common.workspace import UserError
 
 AS_STORED = {"scale": 1, "mean": 0, "std": 1, "channels": 1, "repeat": 1}
@@ -112,7 +121,6 @@ def test_memory_does_not_grow_with_the_number_of_images(saved):
     ("array", "sentence"),
     [
         (np.zeros((2, 1, 2, 2)), "holds float64 of shape (2, 1, 2, 2)"),
-        (np.zeros((0, 1, 2, 2), np.uint8), "holds uint8 of shape (0, 1, 2, 2)"),
         (np.zeros(4, np.uint8), "holds uint8 of shape (4,)"),
         (np.zeros((2, 1, 2, 2), np.int64), "holds int64 of shape (2, 1, 2, 2)"),
     ],
@@ -145,8 +153,30 @@ def test_an_array_that_is_missing_or_cut_short_is_named(saved, tmp_path):
         load_images(tmp_path / "none.npy")
     path = saved(np.zeros((9, 1, 2, 2), np.uint8))
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(UserError, match=r"images.npy is not a complete NumPy array \(.+\): fetch it again\.$"):
+    again = "fetch it again, or write your own anew with `numpy.save`"
+    with pytest.raises(UserError, match=rf"images.npy is not a complete NumPy array \(.+\): {again}\.$"):
         load_images(path)
+    path.write_text("image,pixel\n0,255\n")
+    with pytest.raises(
+        UserError, match=rf"images.npy is not a complete NumPy array \(it does not begin as one\): {again}"
+    ):
+        load_images(path)
+
+
+def test_an_archive_of_arrays_is_no_array(tmp_path):
+    path = tmp_path / "images.npy"
+    with open(path, "wb") as file:
+        np.savez(file, np.zeros((9, 1, 2, 2), np.uint8))
+    for load in (load_images, partial(labels_or_none, count=9)):
+        with pytest.raises(
+            UserError, match=r"images.npy holds several arrays, as `numpy.savez` writes them: write one"
+        ):
+            load(path)
+
+
+def test_an_empty_array_of_images_is_said_to_be_empty(saved):
+    with pytest.raises(UserError, match=r"images.npy is empty, shape \(0, 1, 2, 2\): put images into it\.$"):
+        load_images(saved(np.zeros((0, 1, 2, 2), np.uint8)))
 
 
 def test_no_code_is_run_from_an_array(saved):

@@ -62,10 +62,14 @@ def test_a_search_needs_the_labels_of_training_images_or_to_be_told_that_there_a
     searched = own_params(params) | {"tune": {"theirs": PLAN}}
     Path("data/own/train-labels.npy").unlink(missing_ok=True)
     [mistake] = own_mistakes(searched, Path())
-    assert mistake.startswith("data/own/train-labels.npy is missing: put it there")
+    assert mistake.startswith("`tune` judges by labels, and data/own/train-labels.npy is missing: put it there")
     command = re.search("`(python -c .*)` says so$", mistake)[1]
     subprocess.run([sys.executable, *shlex.split(command)[1:]], check=True)
     assert list(own_mistakes(searched, Path())) == []
+    np.save("data/own/train-labels.npy", 1 + np.arange(len(np.load("data/own/train-images.npy"))) % 5)
+    assert list(own_mistakes(searched, Path())) == [
+        f"data/own/train-labels.npy has labels from 1 to 5, and {WHERE} has 5 classes, 0 to 4: number the labels as the model does"
+    ]
 
 
 def test_a_search_times_the_batch_that_the_file_fixes(own, params):

@@ -107,6 +107,21 @@ def test_the_cost_is_taken_off_the_mean_and_not_off_a_single_call():
     assert (found.nodes.tolist(), found.sums.tolist()) == ([[0.5]], [0.5])
 
 
+@pytest.mark.parametrize(
+    ("nodes", "wall", "cost"),
+    [
+        ([5.0] * 100, 400.0, 2.0),  # they fit with the chain's cost
+        ([5.0] * 100, 250.0, 2.5),
+        ([1.0] * 50 + [5.0] * 50, 100.0, 3.0),  # a node takes no less than nothing
+        ([5.0] * 100 + [500.0], 100.0, 8.0),  # no cost of the profiler's is four times as much
+    ],
+)
+def test_the_nodes_of_a_file_take_no_longer_than_its_calls(nodes, wall, cost):
+    means, walls = np.tile(nodes, (3, 1)), np.full(3, wall)
+    walls[0] *= 10  # a disturbed round
+    assert profile.fitting_cost(means, walls, 2.0) == pytest.approx(cost, abs=1e-4)
+
+
 def test_calls_that_are_interrupted_at_one_node_or_another_do_not_look_as_if_time_were_outside_of_all_nodes():
     """The interrupted time is in every call, with the profiler and without, and in the mean of no node."""
     times = np.full((14, 4), 10.0)

@@ -16,7 +16,7 @@ from small_models import U8S8, images_for, save_plain
 from stages import build_tuned, calibrate_quantize, plot_tune, tune
 from stages.common import machine_lock
 from stages.common.preprocessing import preprocess
-from stages.common.reporting.tuning import found, taken
+from stages.common.reporting.tuning import disturbed, found, taken
 from stages.common.search import (
     matrix_products,
     option_predictions,
@@ -212,6 +212,20 @@ def test_a_given_recipe_is_kept_though_a_search_would_not_take_it_and_that_is_sa
     assert f" It is kept, although {against}." in taken(metrics)
     settings = CALIBRATE | {"images": 30, "symmetric": False, "moving_average": False}
     assert read_recipe("recipe.yaml") == SLOW | {"calibrate": settings}
+
+
+def test_labels_that_fp32_is_wrong_about_are_not_taken_for_a_condition(workspace, monkeypatch, quick, capsys):
+    """From next to nothing no recipe can lose much: numbered otherwise, labels let every recipe pass."""
+    workspace(seconds=1.0, recipe="fp32")
+    metrics, _ = run()
+    assert metrics["fp32_validation"]["accuracy"] > 0.5
+    assert "fp32 itself" not in capsys.readouterr().out + disturbed(metrics)
+    np.save("shifted.npy", (np.load(FILES[3]) + 1) % 10)
+    monkeypatch.setitem(globals(), "FILES", [*FILES[:3], "shifted.npy"])
+    metrics, _ = run()
+    assert metrics["fp32_validation"]["accuracy"] < metrics["fp32_validation"]["most_frequent_share"] < 0.5
+    assert "warning: fp32 itself is right on " in capsys.readouterr().out
+    assert " The condition on accuracy means nothing here: fp32 itself is right on " in disturbed(metrics)
 
 
 def test_fp32_can_be_given(workspace, quick, capsys):

@@ -115,6 +115,12 @@ def test_a_file_that_is_timed_at_fewer_batch_sizes_is_held_against_what_was_time
     assert "`b`" not in judge(a=variant({1: FASTER}), b=lossy)
 
 
+def test_a_speed_of_a_noisy_run_has_its_interval_beside_it():
+    text = judge(a=variant({1: (1.98, 1.22, 3.21), 32: (1.9, 1.75, 2.05)}))
+    assert "`a` for net: 2.0x (1.2x to 3.2x) faster at batch 1 and 1.9x at batch 32, 4.0x" in text
+    assert "`a`, is 2.0x (1.6x to 2.5x) slower at batch 1, 4.0x" in judge(a=variant({1: (0.5, 0.4, 0.625)}))
+
+
 def test_a_small_difference_has_the_digits_to_show_it():
     text = judge(a=variant({1: (1.02, 1.01, 1.03), 32: (0.962, 0.95, 0.97)}, size=980))
     assert "`a` is 1.02x faster at batch 1 but 1.04x slower at batch 32, 1.02x smaller" in text

@@ -179,6 +179,25 @@ def test_an_error_that_is_no_disk_s_stays_what_it_is(tmp_path, monkeypatch):
             raise error
 
 
+def test_a_stage_that_is_asked_for_help_writes_nothing(tmp_path, repository):
+    """`--help` is not the name of its output."""
+    command = [sys.executable, "-m", "stages.machine"]
+    settings = {
+        "cwd": tmp_path,
+        "env": {**os.environ, "PYTHONPATH": str(repository)},
+        "capture_output": True,
+        "text": True,
+    }
+    helped = subprocess.run([*command, "--help"], **settings, check=True)
+    assert helped.stdout.startswith("Write down the machine: ")
+    assert helped.stdout.endswith("\n\narguments: metrics_path\n")
+    done = subprocess.run([*command, "a.json", "b.json"], **settings, check=False)
+    assert (done.returncode, done.stderr) == (
+        1, "error: too many positional arguments: dvc.yaml has the command, arguments: metrics_path.\n",
+    )  # fmt: skip
+    assert os.listdir(tmp_path) == []
+
+
 def test_a_stage_that_is_interrupted_ends_with_one_line_and_exit_code_130(tmp_path, repository):
     code = (
         # in the background of a script, where tests may run, SIGINT is ignored, and children inherit that

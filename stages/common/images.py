@@ -21,7 +21,9 @@ def load_images(path):
     features. With `channels_last` the channels are the last axis.
     """
     images = _load(path)
-    if images.ndim < 2 or images.dtype not in (np.uint8, np.float32) or len(images) == 0:
+    if images.size == 0:
+        raise UserError(f"{path} is empty, shape {images.shape}: put images into it.")
+    if images.ndim < 2 or images.dtype not in (np.uint8, np.float32):
         raise UserError(f"{path} holds {images.dtype} of shape {images.shape}: expected images as {IMAGES}.")
     return images
 
@@ -50,9 +52,15 @@ def _load(path):
     if not Path(path).is_file():
         raise UserError(f"{path} is missing: run `dvc repro fetch-data`, or put your own array there.")
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
-        raise UserError(f"{path} is not a complete NumPy array ({error}): fetch it again.") from None
+        why = "it does not begin as one" if "pickle" in str(error) else error
+        raise UserError(
+            f"{path} is not a complete NumPy array ({why}): fetch it again, or write your own anew with `numpy.save`."
+        ) from None
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"{path} holds several arrays, as `numpy.savez` writes them: write one with `numpy.save`.")
+    return array
 
 
 def to_input(images, *, scale=1, mean=0, std=1, channels=None, repeat=1, channels_last=False, dtype="float32"):

@@ -5,6 +5,7 @@ The module is a dependency of every stage, so it stays small: a change here reru
 
 import csv
 import errno
+import inspect
 import io
 import json
 import math
@@ -183,9 +184,13 @@ def read_metrics(path):
 def run_main(main):
     """Run a stage's `main` on the command line's arguments; a UserError becomes one sentence on stderr, exit code 1.
 
-    So does a disk that cannot be written. Ctrl-C ends it with one line and exit code 130, as a shell has it.
+    So does a disk that cannot be written. Ctrl-C ends it with one line and exit code 130, as a shell has it. `--help`
+    prints what the module says of itself.
     """
+    if {"-h", "--help"} & set(sys.argv[1:]):
+        return print(f"{inspect.getmodule(main).__doc__.strip()}\n\n{_usage(main)}")
     try:
+        _check_arguments(main)
         main(*sys.argv[1:])
     except UserError as error:
         sys.exit(f"error: {error}")
@@ -197,3 +202,16 @@ def run_main(main):
         if sentence is None:
             raise
         sys.exit(f"error: {sentence}")
+
+
+def _usage(main):
+    """Return how a stage is called: its module and the names of its `main`'s arguments."""
+    return f"arguments: {' '.join(inspect.signature(main).parameters) or 'none'}"
+
+
+def _check_arguments(main):
+    """Raise UserError if the command line has other arguments than `main` takes."""
+    try:
+        inspect.signature(main).bind(*sys.argv[1:])
+    except TypeError as error:
+        raise UserError(f"{error}: dvc.yaml has the command, {_usage(main)}.") from None

@@ -52,7 +52,7 @@ def check_arrays(root, data, *, fetched, models=None):
         mistakes.append(f"{missing(path)}; if there are no labels, `{command}` says so")
     elif (root / path).is_file() and "test" in found:
         try:
-            found["labels"] = labels_or_none(root / path, len(found["test"]))
+            found["test-labels"] = labels_or_none(root / path, len(found["test"]))
         except UserError as error:
             mistakes.append(_plain(error, root) + _conversion(root, path, INTEGERS))
     return found, mistakes
@@ -60,8 +60,8 @@ def check_arrays(root, data, *, fetched, models=None):
 
 def training_labels(root, data, arrays):
     """Yield what training lacks: it learns from labels, and draws its curve with those of the test images."""
-    yield from _labels_of_training_images(root, data, arrays, load_labels, "")
-    if arrays.get("labels", ()) is None:
+    yield from _labels_of_training_images(root, data, arrays, load_labels, "{}")
+    if arrays.get("test-labels", ()) is None:
         yield f"{data}/test-labels.npy is empty, and `train` draws its curve with them: put them there, or take the models out of `train`"
 
 
@@ -69,17 +69,17 @@ def validation_labels(root, data, arrays):
     """Yield what the search for a recipe lacks: it judges accuracy by training images, or agreement if told so."""
     empty = f"python -c \"import numpy; numpy.save('{data}/train-labels.npy', numpy.empty(0, 'int64'))\""
     yield from _labels_of_training_images(
-        root, data, arrays, labels_or_none, f" for `tune`; if there are no labels, `{empty}` says so"
+        root, data, arrays, labels_or_none, f"`tune` judges by labels, and {{}}; if there are none, `{empty}` says so"
     )
 
 
-def _labels_of_training_images(root, data, arrays, load, rest):
+def _labels_of_training_images(root, data, arrays, load, use):
     path = f"{data}/train-labels.npy"
     if "train" in arrays and not is_there(root, path):
-        yield missing(path) + rest
+        yield use.format(missing(path))
     elif "train" in arrays and (root / path).is_file():
         try:
-            load(root / path, len(arrays["train"]))
+            arrays["train-labels"] = load(root / path, len(arrays["train"]))
         except UserError as error:
             yield _plain(error, root)
 

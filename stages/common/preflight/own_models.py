@@ -194,6 +194,7 @@ def run_mistakes(path, where, output, shape, scaling, arrays, data):
     if logits.shape[1] < 2:
         yield f"{where} gives one number an image, which has no classes to choose from: export it with a score for each class, two if it is yes or no"
         return
-    labels = arrays.get("labels")
-    if labels is not None and not 0 <= labels.min() <= labels.max() < logits.shape[1]:
-        yield f"{data}/test-labels.npy has labels from {labels.min()} to {labels.max()}, and {where} has {logits.shape[1]} classes, 0 to {logits.shape[1] - 1}: number the labels as the model does"
+    for array in ("test-labels", "train-labels"):
+        labels = arrays.get(array)
+        if labels is not None and not 0 <= labels.min() <= labels.max() < logits.shape[1]:
+            yield f"{data}/{array}.npy has labels from {labels.min()} to {labels.max()}, and {where} has {logits.shape[1]} classes, 0 to {logits.shape[1] - 1}: number the labels as the model does"

@@ -1,8 +1,9 @@
 """Where the time of a call goes, node by node: onnxruntime's profiler, held against calls without it.
 
 The profiler is not free. A node's time holds a microsecond or two of its own bookkeeping, which is as much as a small
-node takes; what that costs here and now is measured (see profiler_cost.py), and taken off. And whole calls are timed in
-the same rounds without the profiler, so that what the profile leaves unexplained is a number.
+node takes; what that costs here and now is measured (see profiler_cost.py), and taken off: more in a file of many quick
+nodes, which otherwise would take longer than the call that they make up. And whole calls are timed in the same rounds
+without the profiler, so that what the profile leaves unexplained is a number.
 """
 
 import tempfile
@@ -21,6 +22,9 @@ from stages.common.timing import share_calls, time_calls
 
 LEAST_SECONDS = 0.005  # of a session at a batch size, whatever the budget: one call of a microsecond says nothing
 LONG_CALL_SECONDS = 0.1  # two of them are enough to know what such a call takes
+MOST_COST = (
+    4  # times the cost in the chain, whose few nodes stay in the caches; twice that was seen in networks of hundreds
+)
 
 
 @dataclass
@@ -97,6 +101,7 @@ def _profile(traces, walls, graph, cost):
         for calls, order in zip(traces, orders, strict=True)
     ]
     means = np.stack([midmean(calls) for calls in times])
+    cost = fitting_cost(means, np.array([np.median(calls) for calls in walls]), cost)
     # A single time, of whole microseconds, can be less than the cost; cut at zero before the mean it would count too much.
     nodes = np.maximum(means - cost, 0)
     # What interrupts a call hits another node each time: the means of the nodes forget it, a whole call does not, and is
@@ -112,6 +117,25 @@ def _profile(traces, walls, graph, cost):
         activation_bytes=max(calls[0].activation_bytes for calls in traces),
         calls=sum(map(len, times)),
     )
+
+
+def fitting_cost(means, walls, chain):
+    """Return the profiler's cost a node in a file: the chain's, or as much more as its nodes need to fit into its calls.
+
+    `means`: (rounds, nodes) microseconds with that cost; `walls`: (rounds,) of calls without it. MOST_COST times the
+    chain's at most: what is still too much then is no cost of the profiler's.
+    """
+
+    def too_long(cost):
+        return np.median(np.maximum(means - cost, 0).sum(axis=1) - walls) > 0
+
+    low, high = chain, MOST_COST * chain
+    if not too_long(low):
+        return low
+    for _ in range(20):
+        middle = (low + high) / 2
+        low, high = (middle, high) if too_long(middle) else (low, middle)
+    return high
 
 
 def _quick(rounds):

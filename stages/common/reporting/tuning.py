@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from stages.common.chance import no_better_than_one_class
 from stages.common.cpu import disturbances
 from stages.common.profiling.operators import runs_in_integers
 from stages.common.reporting.session_options import options_section
-from stages.common.tuned_recipe import FP32, GIVEN, doubts, entry
+from stages.common.tuned_recipe import FP32, GIVEN, by_chance, doubts, entry
 from stages.common.workspace import read_metrics
 
 TUNED = "tuned"
@@ -65,8 +66,14 @@ def searched(metrics):
 
 
 def disturbed(metrics):
-    """Return what disturbed the measurement, as sentences that follow another; nothing if nothing did."""
-    return "".join(f" The measurement was disturbed: {disturbance}." for disturbance in disturbances(metrics))
+    """Return what is wrong with the measurement, as sentences that follow another; nothing if nothing is."""
+    judged = metrics.get("fp32_validation", {})
+    chance = (
+        f" The condition on accuracy means nothing here: {by_chance(judged)}."
+        if no_better_than_one_class(judged)
+        else ""
+    )
+    return chance + "".join(f" The measurement was disturbed: {disturbance}." for disturbance in disturbances(metrics))
 
 
 def found(metrics):
@@ -76,7 +83,7 @@ def found(metrics):
         return "None of them is better for certain and keeps the accuracy: `tuned` is a copy of fp32."
     speed, accuracy = measured(metrics)
     if "over_hand_written" not in metrics:
-        return f"`tuned` is `{metrics['chosen']}`, {speed}, which nothing else beats for certain; {accuracy}."
+        return f"`tuned` is `{metrics['chosen']}`, {speed}, which no other static recipe beats for certain; {accuracy}."
     over = "{speedup:.2f}x ({speedup_low:.2f} to {speedup_high:.2f})".format(**metrics["over_hand_written"])
     kept = "" if hand["shown_low"] >= -metrics["max_drop"] / 100 else ", whose accuracy was not shown to hold"
     return (

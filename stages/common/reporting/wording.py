@@ -2,11 +2,14 @@
 
 from stages.common.reporting.results import BASELINE, verdict
 
+WIDE = 1.2  # the upper end of an interval / the lower one: the number alone would promise too much
+
 
 def speeds(cells):
     """Return the speedups in words: "1.9x faster at batch 1 and 2.2x at batch 32", slower ones as times fp32's time.
 
-    What is undecided is told together, with the widest ends of the intervals.
+    A number whose interval is WIDE has it beside it: "2.0x (1.2x to 3.2x)". What is undecided is told together, with the
+    widest ends of the intervals.
     """
     words, before = [], None
     undecided = {batch: cell for batch, cell in cells.items() if verdict(cell) == "undecided"}
@@ -16,10 +19,16 @@ def speeds(cells):
             if batch == next(iter(undecided)):
                 words.append(undecided_at(undecided))
         else:
-            factor = cell["speedup"] if state == "faster" else 1 / cell["speedup"]
-            words.append(f"{times(factor)}{'' if state == before else f' {state}'} at batch {batch}")
+            words.append(f"{speed(cell, state)}{'' if state == before else f' {state}'} at batch {batch}")
         before = state
     return listed(words)
+
+
+def speed(cell, state):
+    """Return how many times as "faster" or "slower", with its interval where that is WIDE."""
+    ends = [cell[key] if state == "faster" else 1 / cell[key] for key in ("speedup_low", "speedup", "speedup_high")]
+    low, factor, high = sorted(ends)
+    return times(factor) + (f" ({times(low)} to {times(high)})" if high > WIDE * low else "")
 
 
 def times(factor):

@@ -123,7 +123,7 @@ class Search:
             self.folder, self.images_path, self.labels_path, indices, self.fp32_path, self.scaling, **settings
         )
         self.accuracy = Accuracy(self.validation.compare_file, limit / 100)
-        self.metrics["labelled"] = int(self.validation.labelled)
+        self.metrics |= {"labelled": int(self.validation.labelled), "fp32_validation": self.validation.fp32}
 
     def best(self):
         """Return the fastest point whose accuracy holds and the best hand-written one; None where there is none."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from stages.common.chance import right_and_by_chance
 from stages.common.images import labels_or_none, load_images
 from stages.common.session.runtime import predict_images
 from stages.common.statistics.paired import compare
@@ -32,7 +33,7 @@ class Validation:
     """A validation split in a file of its own, fp32's predictions of it, and the paired comparison with these.
 
     `settings`: batch_size, threads and output of `predict_images`. Without labels what fp32 predicts stands for them, so
-    that the change of accuracy is the loss of agreement; `labelled` tells.
+    that the change of accuracy is the loss of agreement; `labelled` tells. `fp32`: its accuracy, where that is known.
     """
 
     def __init__(self, folder, images_path, labels_path, indices, fp32_path, scaling, **settings):
@@ -44,6 +45,7 @@ class Validation:
         labels = labels_or_none(labels_path, len(stored))
         self.labelled = labels is not None
         self.labels = labels[indices] if self.labelled else self.baseline.argmax(1)
+        self.fp32 = right_and_by_chance(self.baseline, self.labels) if self.labelled else {}
 
     def _predict(self, path):
         return predict_images(path, self.path, self.scaling, images=self.count, **self.settings)
