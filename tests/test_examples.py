@@ -12,7 +12,7 @@ import yaml
 from examples import follow, record
 
 from stages.common.preflight.params_check import check_params
-from stages.common.workspace import load_params, read_metrics
+from stages.common.workspace import UserError, load_params, read_metrics
 from stages.tools.update_readme import with_results
 
 EXAMPLES = Path(record.__file__).parent
@@ -109,3 +109,13 @@ def test_the_worked_example_works_word_by_word(repository, tmp_path, monkeypatch
     assert "## text-angle" in (folder / "plots/report.md").read_text()
     [prepared] = re.findall(r"^models/\S+: \d+ nodes, .*$", readme, re.MULTILINE)
     assert prepared in os.linesep.join(printed).splitlines()
+
+
+@pytest.mark.parametrize("tool", [follow, record])
+def test_a_mistake_in_following_an_example_touches_nothing(tool, tmp_path):
+    kept = sorted(EXAMPLES.rglob("metrics/*"))
+    with pytest.raises(UserError, match=r"there is no example 'textangle': take one of .*text-angle"):
+        tool.main("textangle", tmp_path / "run")
+    with pytest.raises(UserError, match="is there already" if tool is follow else "has no metrics"):
+        tool.main("text-angle", tmp_path)
+    assert kept == sorted(EXAMPLES.rglob("metrics/*")) and not list(tmp_path.iterdir())

@@ -121,7 +121,14 @@ def main(arguments=None):
         prog="python -m stages.tools.check_calibration", description=__doc__.split("\n")[0]
     )
     parser.add_argument("model", help="a key of `models` in params.yaml")
-    parser.add_argument("methods", nargs="*", type=a_method, metavar="METHOD", help=f"{', '.join(METHODS)}; all")
+    parser.add_argument(
+        "methods",
+        nargs="*",
+        type=a_method,
+        default=list(METHODS),
+        metavar="METHOD",
+        help=f"{', '.join(METHODS)}; all of them if none is given",
+    )
     options = parser.parse_args(arguments)
     check_model(options.model)
     preprocessed, images = (
@@ -131,7 +138,7 @@ def main(arguments=None):
     check_file(preprocessed, f"preprocess@{options.model}")
     few, many = image_counts(images_in(images))
     files = (preprocessed, images, read_params(f"models.{options.model}.input"))
-    missed = [method for method in options.methods or METHODS if not check(method, files, few=few, many=many)]
+    missed = [method for method in options.methods if not check(method, files, few=few, many=many)]
     if missed:
         sys.exit(f"a bound does not hold for {', '.join(missed)}: {MEMORY_BOUND}x memory, {TIME_BOUND}x time")
 

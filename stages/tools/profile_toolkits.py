@@ -6,7 +6,6 @@ A round profiles all files of a batch size, each in a new session.
 """
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from stages.common.machine_lock import machine_lock
 from stages.common.profiling.optimized_graph import save_optimized
 from stages.common.profiling.profile import measure_profiles
 from stages.common.timing import time_calls
+from stages.common.workspace import run_main
 from stages.tools.openvino_session import OpenVinoSession
 
 ROUNDS = 5  # odd: the median is a round
@@ -87,4 +87,4 @@ def main(plan_path, folder):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_main(main)

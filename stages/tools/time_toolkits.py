@@ -4,7 +4,6 @@ python -m stages.tools.time_toolkits plan.json folder       writes calls.json an
 """
 
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -15,6 +14,7 @@ from stages.common.images import first_input, input_batches, load_images
 from stages.common.machine_lock import machine_lock
 from stages.common.session.model_io import as_logits, judged_output, output_names, run
 from stages.common.timing import LEAST_WARMUP_CALLS, measure, round_medians, time_calls
+from stages.common.workspace import run_main
 from stages.tools.openvino_session import open_file
 
 FEWEST_ROUNDS = 5
@@ -103,4 +103,4 @@ def main(plan_path, folder):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_main(main)

@@ -1,12 +1,14 @@
 """Follow an example to the letter: clone this repository, run there what the example's README tells, keep what is printed.
 
-python tests/examples/follow.py text-angle ../run      # the clone is ../run; then see record.py
+python -m tests.examples.follow text-angle ../run      # the clone is ../run; then see record.py
 """
 
 import os
 import subprocess
 import sys
 from pathlib import Path
+
+from stages.common.workspace import UserError, run_main
 
 HERE = Path(__file__).parent
 
@@ -35,10 +37,17 @@ def run(command, folder):
 
 
 def main(example, folder):
+    readme = HERE / example / "README.md"
+    if not readme.is_file():
+        raise UserError(
+            f"there is no example {example!r}: take one of {', '.join(path.parent.name for path in sorted(HERE.glob('*/README.md')))}."
+        )
+    if Path(folder).exists():
+        raise UserError(f"{folder} is there already: name a folder that is not, for a new clone.")
     subprocess.run(["git", "clone", "--quiet", str(HERE.parents[1]), folder], check=True)
-    for command in commands((HERE / example / "README.md").read_text(encoding="utf-8")):
+    for command in commands(readme.read_text(encoding="utf-8")):
         print(f"$ {command}\n{run(command, folder)}", flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_main(main)

@@ -1,12 +1,11 @@
 """Keep what a followed example measured: its metrics, and the tables of them in the README files here.
 
-python tests/examples/follow.py text-angle ../run
-python tests/examples/record.py text-angle ../run
+python -m tests.examples.follow text-angle ../run
+python -m tests.examples.record text-angle ../run
 """
 
 import json
 import shutil
-import sys
 from datetime import date
 from pathlib import Path
 
@@ -17,7 +16,7 @@ from stages.common.quantization import float_layers
 from stages.common.reporting.results import load_results
 from stages.common.reporting.tables import Cell, machine_sentence, markdown, summary_rows
 from stages.common.reporting.verdict import sentence
-from stages.common.workspace import read_metrics, read_params, write_text
+from stages.common.workspace import UserError, read_metrics, read_params, run_main, write_text
 from stages.tools.update_readme import with_results
 
 HERE = Path(__file__).parent
@@ -88,6 +87,10 @@ def write_readmes():
 
 
 def main(example, run):
+    if example not in EXAMPLES:
+        raise UserError(f"there is no example {example!r}: take one of {', '.join(EXAMPLES)}.")
+    if not Path(run, "metrics").is_dir():
+        raise UserError(f"{run} has no metrics: name the clone in which the example was followed.")
     target = HERE / example / "metrics"
     shutil.rmtree(target, ignore_errors=True)
     shutil.copytree(Path(run) / "metrics", target, ignore=shutil.ignore_patterns(".gitignore"))
@@ -98,4 +101,4 @@ def main(example, run):
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    run_main(main)
