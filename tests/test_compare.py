@@ -22,7 +22,7 @@ from stages.common.statistics.multiple import holm
 from stages.common.timing import CALL_COLUMNS, measure, round_medians
 from stages.tools.compare import compare, main
 from stages.tools.comparison import Row, judge, speedup_rows
-from stages.tools.revisions import Revision
+from stages.tools.revisions import NotStored, Revision
 from stages.tools.significance import run_difference
 
 MACHINE = {
@@ -269,6 +269,8 @@ def test_in_a_clone_without_the_cache_what_differs_is_not_compared_and_what_is_e
     assert (
         "not compared: cnn static accuracy\n  models/cnn/predictions/static.npz of one is not in the cache" in printed
     )
+    with pytest.raises(NotStored, match=r"all.txt of one is not in the cache: .* `dvc pull models/cnn/optimized`$"):
+        Revision("one").read("models/cnn/optimized/all.txt")
     assert run() == 0  # HEAD and a workspace in which nothing was checked out
     assert rows_of("HEAD", "workspace")["static", "accuracy"].verdict == "identical"
 

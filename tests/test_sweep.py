@@ -213,6 +213,13 @@ def test_a_name_that_no_point_knows_is_an_error_that_lists_the_names(monkeypatch
     assert stop.value.code == 2 and capsys.readouterr().err == sentence
 
 
+def test_git_ignores_what_the_readmes_commands_draw():
+    """So that its `git add -A` commits results alone; `dvc plots show` and `dvc plots diff` write to dvc_plots/."""
+    drawn = ["plots/sweep.png", "dvc_plots/index.html"]
+    done = subprocess.run(["git", "check-ignore", *drawn], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    assert done.stdout.split() == drawn
+
+
 def test_a_reader_that_stops_early_is_no_error(tmp_path):
     """What is printed fills more than a pipe holds, as it does for `head` by luck."""
     code = "from stages.tools.output import print_to_reader; print_to_reader('line\\n' * 100_000); raise SystemExit(3)"

@@ -7,6 +7,7 @@ from pathlib import PurePath, PurePosixPath
 import numpy as np
 from dvc.api import DVCFileSystem
 from dvc.exceptions import DvcException
+from dvc_data.index import DataIndexDirError
 
 from stages.common.workspace import UserError, parse_yaml
 from stages.tools.lockfile import Lock
@@ -30,7 +31,8 @@ class Revision:
         try:
             self.files = DVCFileSystem(rev=None if name == WORKSPACE else name)
             self.commit = None if name == WORKSPACE else self.files.repo.get_rev()
-            self.lock = Lock(self._read_or_none, set(self._stages().values()), self._files_in)
+            stages = {getattr(stage, "name", None) for stage in self.files.repo.index.stages}  # a .dvc file has no name
+            self.lock = Lock(self._read_or_none, stages, self._files_in)
         except DvcException as error:
             raise UserError(
                 f"{name} cannot be read ({error}): give a branch, tag, commit or experiment name, from the root of the repository."
@@ -46,14 +48,14 @@ class Revision:
     def _read_or_none(self, path):
         try:
             return self.files.read_bytes(path)
-        except (FileNotFoundError, IsADirectoryError):
+        except (FileNotFoundError, IsADirectoryError, DataIndexDirError):
             return None
 
     def _files_in(self, folder):
         """Return the paths of the files in a folder, without what Python keeps there and what is being written."""
         try:
             found = self.files.find(folder)
-        except FileNotFoundError:
+        except (FileNotFoundError, DataIndexDirError):  # the latter of an output that is a folder, and is not stored
             return []
         return [path for path in found if "__pycache__" not in path and not path.endswith(".tmp")]
 
@@ -93,14 +95,17 @@ class Revision:
         return PurePath(os.path.relpath(out.fs_path, self.files.repo.root_dir)).as_posix()
 
     def _why_not_stored(self, path):
+        """Return a sentence: what became of a file that is not there, and what brings it back."""
         stages, checkout = self._stages(), f"`git checkout {self.commit[:7]}` and " if self.commit else ""
-        stage, pull = stages.get(path), f"`dvc pull {path}`"
-        if path not in stages:
+        above = map(str, (PurePosixPath(path), *PurePosixPath(path).parents))  # it may be in an output that is a folder
+        out = next((part for part in above if part in stages), None)
+        if out is None:
             return (
                 f"{path} of {self.name} is not there, and no stage makes it: put it there, and commit or `dvc add` it"
             )
+        stage, pull = stages[out], f"`dvc pull {out}`"
         if stage is None:
             return f"{path} of {self.name} is not in the cache: get it with {checkout}{pull}"
-        if self.lock.maker(path) is None:
+        if self.lock.maker(out) is None:
             return f"{path} was not made in {self.name}: make it with {checkout}`dvc repro {stage}`"
         return f"{path} of {self.name} is not in the cache: get it with {checkout}`dvc repro {stage}` (or {pull}, where a remote has it)"

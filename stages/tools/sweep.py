@@ -4,8 +4,9 @@
     python -m stages.tools.sweep --model cnn --variant static-u8s8 --figure seeds.png
 
 A point is shown with a variant's numbers only if its own parameters made them: an experiment that ran one target has the
-other variants' old results in its commit, and `dvc exp show` prints them beside the new parameters. Points that failed,
-that were lost with their worker, that were queued twice, and points whose files are the same bytes are named.
+other variants' old results in its commit, and `dvc exp show` prints them beside the new parameters. The spread below a
+table is that of points which differ in nothing but seeds. Points that failed, that were lost with their worker, that
+were queued twice, and points whose files are the same bytes are named.
 """
 
 import argparse
