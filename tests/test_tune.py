@@ -220,10 +220,10 @@ def test_labels_that_fp32_is_wrong_about_are_not_taken_for_a_condition(workspace
     metrics, _ = run()
     assert metrics["fp32_validation"]["accuracy"] > 0.5
     assert "fp32 itself" not in capsys.readouterr().out + disturbed(metrics)
-    np.save("shifted.npy", (np.load(FILES[3]) + 1) % 10)
-    monkeypatch.setitem(globals(), "FILES", [*FILES[:3], "shifted.npy"])
+    np.save("others.npy", np.arange(600) % 10)
+    monkeypatch.setitem(globals(), "FILES", [*FILES[:3], "others.npy"])
     metrics, _ = run()
-    assert metrics["fp32_validation"]["accuracy"] < metrics["fp32_validation"]["most_frequent_share"] < 0.5
+    assert metrics["fp32_validation"]["accuracy"] <= metrics["fp32_validation"]["most_frequent_share"] < 0.5
     assert "warning: fp32 itself is right on " in capsys.readouterr().out
     assert " The condition on accuracy means nothing here: fp32 itself is right on " in disturbed(metrics)
 
