@@ -1,6 +1,7 @@
 """What several test modules share: a workspace to run stages in, small real models, and a dataset that can be learned."""
 
 import copy
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -8,10 +9,14 @@ import onnx
 import pytest
 import yaml
 from onnx import TensorProto, helper, numpy_helper
+from registries import not_downloaded, pip_downloads
 
 from stages.common.preprocessing import preprocess
+from stages.common.session.runtimes import is_installed
 from stages.common.workspace import load_params
+from stages.machine import ensure_runtime
 
+OLD_RUNTIME = "1.20.1"  # has no kernel for ConvInteger with int8 weights; 1.24.1 is the first that has
 ROOT = Path(__file__).parent.parent
 
 
@@ -140,3 +145,13 @@ def other_preprocessed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("other")
     preprocess(build_network(folder / "fp32.onnx", channels=(4, 4, 4), seed=1), folder / "preprocessed.onnx")
     return folder / "preprocessed.onnx"
+
+
+@pytest.fixture(scope="session")
+def old_runtime(tmp_path_factory):
+    """An onnxruntime version on which dynamic QInt8 does not load, installed as the machine stage does it."""
+    if not is_installed(OLD_RUNTIME) and sys.version_info >= (3, 14):
+        pytest.skip(f"onnxruntime {OLD_RUNTIME} was made for Python 3.10 to 3.13")
+    if not (is_installed(OLD_RUNTIME) or ensure_runtime(OLD_RUNTIME)):
+        not_downloaded(f"onnxruntime {OLD_RUNTIME}", pip_downloads, tmp_path_factory.mktemp("any-package"))
+    return OLD_RUNTIME

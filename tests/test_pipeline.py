@@ -18,15 +18,13 @@ import onnx
 import pytest
 import yaml
 
-from stages.common.session.runtimes import is_installed, runtime_folder
+from stages.common.session.runtimes import runtime_folder
 from stages.common.workspace import load_params
-from stages.machine import ensure_runtime
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not shutil.which("git"), reason="git is not here")]
 
 MODELS = ("cnn", "cnn-small")
 STATIC, DYNAMIC, TUNED = ("static-s8s8", "static-u8s8"), ("dynamic-qint8",), "tuned"
-OLD = "1.20.1"
 
 
 def small(params):
@@ -358,17 +356,15 @@ def test_a_quantization_killed_while_it_writes_leaves_no_half_model_and_the_next
     assert (folder / "static-u8s8.onnx").exists()
 
 
-def test_a_variant_that_does_not_load_is_recorded_and_the_rest_goes_on(project):
+def test_a_variant_that_does_not_load_is_recorded_and_the_rest_goes_on(project, old_runtime):
     """On onnxruntime 1.20.1, which has no kernel for what the dynamic variant needs."""
-    if not (is_installed(OLD) or ensure_runtime(OLD)):
-        pytest.skip(f"onnxruntime {OLD} cannot be installed here")
     model, variants = ["cnn-small"], [*DYNAMIC, *STATIC, TUNED]
     targets = named("verify-load-fp32", "evaluate-fp32", "benchmark", models=model)
     targets |= named("verify-load", "evaluate", models=model, variants=variants)
     order = [name for name in project.run("dvc", "stage", "list", "--name-only").split() if name in targets]
-    done = project.repro("--single-item", "machine", *order, PYTHONPATH=str(runtime_folder(OLD)))
+    done = project.repro("--single-item", "machine", *order, PYTHONPATH=str(runtime_folder(old_runtime)))
     assert set(done) == {"machine", *targets}
-    assert project.metrics("machine.json")["packages"]["onnxruntime"] == OLD
+    assert project.metrics("machine.json")["packages"]["onnxruntime"] == old_runtime
     verified = project.metrics("verify-load/cnn-small/dynamic-qint8.json")["cnn-small"]["dynamic-qint8"]
     assert (verified["loads"], verified["error"]) == (0, "NOT_IMPLEMENTED ConvInteger")
     assert project.metrics("evaluate/cnn-small/dynamic-qint8.json") == {
