@@ -1,6 +1,7 @@
 """What several test modules share: a workspace to run stages in, small real models, and a dataset that can be learned."""
 
 import copy
+import json
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 import yaml
+from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
 from registries import not_downloaded, pip_downloads
 
@@ -18,6 +20,39 @@ from stages.machine import ensure_runtime
 
 OLD_RUNTIME = "1.20.1"  # has no kernel for ConvInteger with int8 weights; 1.24.1 is the first that has
 ROOT = Path(__file__).parent.parent
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
+def pytest_collection_modifyitems(items):
+    """Keep the tests that run the small copy of the repository in one process of several: they take as long as the rest.
+
+    Those of its second branch are left to any process, which finds both repositories made.
+    """
+    for item in items:
+        if "prepared" in item.fixturenames and "reseeded" not in item.fixturenames:
+            item.add_marker(pytest.mark.xdist_group("pipeline"))
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory, request):
+    """Return a function that calls `make(folder)` in one of the processes of a test run, and in all returns (folder, result).
+
+    The result goes through JSON. A process that asks meanwhile waits.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        root = root.parent  # each process has a folder of its own in that of the run
+
+    def made(name, make):
+        record = root / f"{name}.json"
+        with FileLock(root / f"{name}.lock"):
+            if not record.exists():
+                folder = tmp_path_factory.mktemp(name)
+                record.write_text(json.dumps([str(folder), make(folder)]))
+        folder, result = json.loads(record.read_text())
+        return Path(folder), result
+
+    return made
 
 
 @pytest.fixture(scope="session")

@@ -114,17 +114,23 @@ def ran(printed):
 
 
 @pytest.fixture(scope="session")
-def prepared(tmp_path_factory, repository, dataset):
+def prepared(made_once, repository, dataset):
     """A repository in which everything has run once and is committed, and what the first `dvc repro` did."""
-    project = Project(tmp_path_factory.mktemp("prepared") / "repository")
+    folder, first = made_once("prepared", lambda folder: prepare(folder / "repository", repository, dataset))
+    return Project(folder / "repository"), first
+
+
+def prepare(folder, repository, dataset):
+    """Make a small copy of the repository, run everything and commit it; return what `dvc repro` did."""
+    project = Project(folder)
     tracked = subprocess.run(["git", "ls-files", "-z"], cwd=repository, capture_output=True, text=True, check=True)
     for name in filter(None, tracked.stdout.split("\0")):
         if name.split("/")[0] not in ("metrics", "plots", "dvc.lock", "params.yaml", "data", "models"):
-            (project.folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(repository / name, project.folder / name)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(repository / name, folder / name)
     params = small(load_params(repository / "params.yaml"))
-    (project.folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
-    shutil.copytree(dataset, project.folder / "data/tiny")
+    (folder / "params.yaml").write_text(yaml.safe_dump(params, sort_keys=False))
+    shutil.copytree(dataset, folder / "data/tiny")
     project.run("git", "init", "--quiet", "--initial-branch", "main")
     project.run("git", "config", "user.name", "A User")
     project.run("git", "config", "user.email", "user@example.com")
@@ -132,7 +138,7 @@ def prepared(tmp_path_factory, repository, dataset):
     project.commit("Set up")
     first = project.repro()
     project.commit("Record results")
-    return project, first
+    return first
 
 
 @pytest.fixture
@@ -166,15 +172,21 @@ def test_the_second_run_runs_the_machine_stage_and_nothing_else(project):
 
 
 @pytest.fixture(scope="session")
-def reseeded(prepared, tmp_path_factory):
+def reseeded(prepared, made_once):
     """A copy with a second branch, `seed-1`, in which `calibrate.seed` is 1, and what `dvc repro` did there."""
-    project = Project(tmp_path_factory.mktemp("reseeded") / "repository")
-    shutil.copytree(prepared[0].folder, project.folder, symlinks=True)
+    folder, done = made_once("reseeded", lambda folder: reseed(folder / "repository", prepared[0].folder))
+    return Project(folder / "repository"), done
+
+
+def reseed(folder, original):
+    """Copy a repository and run it with another seed on a new branch; return what `dvc repro` did."""
+    shutil.copytree(original, folder, symlinks=True)
+    project = Project(folder)
     project.run("git", "switch", "--quiet", "--create", "seed-1")
     project.change("calibrate.seed", 1)
     done = project.repro()
     project.commit("Calibrate with seed 1")
-    return project, done
+    return done
 
 
 def drawn_and_timed(project):

@@ -16,6 +16,8 @@ from stages.common.search import session_options
 from stages.common.search.session_options import Option, measure_options
 from stages.common.session.runtime import default_options, open_session
 
+pytestmark = pytest.mark.timed
+
 SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}
 SLOW = Option("graph_optimization_level", "ORT_DISABLE_ALL")  # integers are multiplied in floating point, node by node
 

@@ -30,6 +30,8 @@ from stages.common.statistics.intervals import accuracy_change_interval, least_c
 from stages.common.tuned_recipe import read_recipe
 from stages.common.workspace import UserError
 
+pytestmark = pytest.mark.timed
+
 SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}
 SLOW = {"quant_format": "QOperator", "activation_type": "QInt8", "weight_type": "QInt8"}  # no fast kernel on x86
 PLAN = {"seconds": 4.0, "objective": "latency", "batch": 8, "max_drop": 5.0, "validation_images": 400, "seed": 0}
