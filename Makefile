@@ -12,7 +12,7 @@ repro: $(STAMP)  ## data, models, metrics and plots
 
 test: $(STAMP)  ## lint, and every test, the slow ones included: two at a time, then alone those that compare times
 	ruff check . && ruff format --check .
-	python -m pytest -m "not timed" --numprocesses 2 --dist loadgroup
+	python -m pytest -m "not timed" --numprocesses 2 --dist loadfile --no-loadscope-reorder
 	python -m pytest -m timed
 
 test-quick: $(STAMP)  ## the tests that take seconds

@@ -12,6 +12,7 @@ import yaml
 from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
 from registries import not_downloaded, pip_downloads
+from small_repository import Project, prepare
 
 from stages.common.preprocessing import preprocess
 from stages.common.session.runtimes import is_installed
@@ -22,43 +23,39 @@ OLD_RUNTIME = "1.20.1"  # has no kernel for ConvInteger with int8 weights; 1.24.
 ROOT = Path(__file__).parent.parent
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for groups
-def pytest_collection_modifyitems(items):
-    """Keep the tests that run the small copy of the repository in one process of several: they take as long as the rest.
-
-    Those of its second branch are left to any process, which finds both repositories made.
-    """
-    for item in items:
-        if "prepared" in item.fixturenames and "reseeded" not in item.fixturenames:
-            item.add_marker(pytest.mark.xdist_group("pipeline"))
+def pytest_collection_modifyitems(config, items):
+    """Let two processes begin with the module that takes half of the time: one has enough to do with it alone."""
+    if is_one_of_several(config):
+        items.sort(key=lambda item: item.path.name != "test_pipeline.py")
 
 
-@pytest.fixture(scope="session")
-def made_once(tmp_path_factory, request):
-    """Return a function that calls `make(folder)` in one of the processes of a test run, and in all returns (folder, result).
-
-    The result goes through JSON. A process that asks meanwhile waits.
-    """
-    root = tmp_path_factory.getbasetemp()
-    if hasattr(request.config, "workerinput"):
-        root = root.parent  # each process has a folder of its own in that of the run
-
-    def made(name, make):
-        record = root / f"{name}.json"
-        with FileLock(root / f"{name}.lock"):
-            if not record.exists():
-                folder = tmp_path_factory.mktemp(name)
-                record.write_text(json.dumps([str(folder), make(folder)]))
-        folder, result = json.loads(record.read_text())
-        return Path(folder), result
-
-    return made
+def is_one_of_several(config):
+    """Return whether this process is one of those between which xdist divides the tests."""
+    return hasattr(config, "workerinput")
 
 
 @pytest.fixture(scope="session")
 def repository():
     """The root of the repository."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory, request, repository, dataset):
+    """A repository in which everything has run once and is committed, and what the first `dvc repro` did.
+
+    One of several processes makes it, and the others wait.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if is_one_of_several(request.config):
+        root = root.parent
+    record = root / "prepared.json"
+    with FileLock(root / "prepared.lock"):
+        if not record.exists():
+            folder = tmp_path_factory.mktemp("prepared") / "repository"
+            record.write_text(json.dumps([str(folder), prepare(folder, repository, dataset)]))
+    folder, first = json.loads(record.read_text())
+    return Project(folder), first
 
 
 @pytest.fixture
