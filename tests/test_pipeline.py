@@ -181,21 +181,27 @@ def test_a_clone_and_a_temporary_experiment_give_the_same_hashes(prepared, tmp_p
 
 
 def kill_at(project, target, moment):
-    """Start `dvc repro target` and kill it and its stage, without a chance to clean up, as soon as `moment(printed)`."""
+    """Start `dvc repro target` and kill it and its stage, without a chance to clean up, as soon as `moment(printed)`.
+
+    Return whether it came to that before the stage was done.
+    """
     with open(project.folder.parent / "printed.txt", "w+") as printed:
         running = subprocess.Popen(
             ["dvc", "repro", target], cwd=project.folder, env=project.environment, start_new_session=True,
             stdout=printed, stderr=subprocess.STDOUT,
         )  # fmt: skip
-        while running.poll() is None and not moment(Path(printed.name).read_text()):
+        while running.poll() is None:
+            if moment(Path(printed.name).read_text()):
+                os.killpg(running.pid, signal.SIGKILL)
+                return running.wait() == -signal.SIGKILL
             time.sleep(0.001)
-        os.killpg(running.pid, signal.SIGKILL)
-        assert running.wait() == -signal.SIGKILL, Path(printed.name).read_text()
+    assert running.returncode == 0, Path(printed.name).read_text()
+    return False
 
 
 def test_a_killed_training_leaves_nothing_and_the_next_run_completes(project):
     project.change("train.cnn-small.epochs", 500)
-    kill_at(project, "train@cnn-small", lambda printed: "epoch 2/500" in printed)
+    assert kill_at(project, "train@cnn-small", lambda printed: "epoch 2/500" in printed)
     outputs = ["models/cnn-small/model.pt", "metrics/train/cnn-small.json", "plots/train/cnn-small-loss.csv"]
     assert not [path for path in outputs if (project.folder / path).exists()]
     project.run("git", "checkout", "--quiet", "params.yaml")
@@ -207,8 +213,14 @@ def test_a_killed_training_leaves_nothing_and_the_next_run_completes(project):
 def test_a_quantization_killed_while_it_writes_leaves_no_half_model_and_the_next_run_completes(project):
     """Killed as soon as its temporary file is there. That file is seen by neither DVC nor Git."""
     folder = project.folder / "models/cnn/onnx"
-    project.change("calibrate.seed", 7)
-    kill_at(project, "calibrate-quantize@cnn-static-u8s8", lambda _: any(folder.glob(".static-u8s8.onnx.*.tmp")))
+
+    def killed(seed):
+        project.change("calibrate.seed", seed)
+        return kill_at(
+            project, "calibrate-quantize@cnn-static-u8s8", lambda _: any(folder.glob(".static-u8s8.onnx.*.tmp"))
+        )
+
+    assert any(killed(seed) for seed in range(7, 10)), "on a busy machine a look can come too late, not three"
     if (folder / "static-u8s8.onnx").exists():  # renamed between the look and the kill
         onnx.checker.check_model(folder / "static-u8s8.onnx")
     else:
