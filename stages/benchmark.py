@@ -47,7 +47,7 @@ def files_to_time(folder, verified_folder, model, variants):
 def summarize(rows):
     """Return {variant: {batch_<b>: {median_ms, speedup, speedup_low, speedup_high}}} from the calls.
 
-    `median_ms` is over all calls; `speedup` = fp32 time / variant time is the geometric mean of the per-round ratios of
+    `median_ms` is over all calls that are kept; `speedup` = fp32 time / variant time is the geometric mean of the per-round ratios of
     medians, with its 95 % t-interval. The baseline has `median_ms` only.
     """
     calls = {}

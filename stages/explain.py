@@ -14,7 +14,8 @@ import numpy as np
 import onnx
 
 from stages.common.cpu import usable_cores
-from stages.common.explanation.causes import LayerTimes, find_causes
+from stages.common.explanation.causes import find_causes
+from stages.common.explanation.layer_times import LayerTimes
 from stages.common.explanation.time_figure import draw_times
 from stages.common.images import load_images, to_input
 from stages.common.machine_lock import machine_lock

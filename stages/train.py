@@ -31,8 +31,8 @@ def train(train_set, test_set, scaling, *, architecture, epochs, batch_size, lea
 
     The learning rate falls from `learning_rate` to zero in equal steps: few images are worth the most that way.
     `train_set`, `test_set`: (images (N, C, H, W) as stored, labels (N,) int64). `scaling`: arguments of `to_input`.
-    `weights`: "none" (random ones), or the name of torchvision's published ones. `images`: how many training images are
-    drawn, the same in every epoch; `test_images`: how many are tested, from the first on; None: all.
+    `weights`: "none" (random ones), or the name of torchvision's published ones. `images`, `test_images`: how many are
+    trained on and tested, from the first on; None: all. What is behind them the network does not know.
     A row, PARTS an epoch: epochs done, train_loss, test_loss, train_accuracy, test_accuracy; the training values are
     means over the part, the test values are there at the end of an epoch and None before.
     """
@@ -44,16 +44,15 @@ def train(train_set, test_set, scaling, *, architecture, epochs, batch_size, lea
         load_published_weights(network, architecture, weights)
     optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate)
     order = np.random.default_rng(seed)
-    drawn = np.arange(len(train_set[0]))
-    if images is not None:
-        drawn = order.choice(drawn, images, replace=False)
-    steps = epochs * -(-len(drawn) // batch_size)
+    images = len(train_set[0]) if images is None else images
+    batch_count = -(-images // batch_size)
+    steps = epochs * batch_count
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda done: 1 - done / steps)
     test_set = tuple(part[:test_images] for part in test_set)
     history = []
     for epoch in range(1, epochs + 1):
         network.train()
-        batches = np.array_split(order.permutation(drawn), -(-len(drawn) // batch_size))
+        batches = np.array_split(order.permutation(images), batch_count)
         seen = [
             step(network, optimizer, schedule, *batch_of(train_set, indices, scaling))
             for indices in tqdm(batches, desc=f"epoch {epoch}/{epochs}", unit="batch", mininterval=1)

@@ -7,7 +7,10 @@ import onnx
 import pytest
 from small_models import Network, images_for, make_variants, save_choice, save_plain, save_residual
 
-from stages.common.explanation.causes import CONFIDENCE, LayerTimes, describe, find_causes, median_interval, ranked
+from stages.common.explanation.causes import find_causes, ranked
+from stages.common.explanation.layer_times import LayerTimes
+from stages.common.explanation.shown_by_rounds import CONFIDENCE, median_interval
+from stages.common.explanation.wording import describe
 from stages.common.preflight.sections import FEWEST_PROFILED
 from stages.common.profiling.optimized_graph import Node, Original, group_layers, map_nodes, save_optimized
 from stages.common.profiling.profile import Profile, measure_profiles
@@ -133,6 +136,18 @@ def test_conversions_that_fp32_has_as_well_are_held_against_them(original):
     ]
 
 
+def test_what_the_trace_cannot_tell_apart_is_no_cause_whichever_file_the_nodes_are_in(original):
+    """Half a microsecond a node: four nodes are one call's 1.6 us, which is more than a fiftieth of it."""
+    others = [Node(f"n{place}", "Mul", "other", None, "", None) for place in range(4)]
+    reorders = [Node(f"r{place}", "ReorderOutput", "layout", "conv_1", "", None) for place in range(4)]
+    bare, few = times(FLOAT, 5, 5, 5, 5, noise=0), 1.6 / 4
+    for nodes in (others, reorders):
+        more = times([*FLOAT, *nodes], 5, 5, 5, 5, *[few] * 4, noise=0)
+        assert find(original, fp32=bare, int8=more) == find(original, fp32=more, int8=bare) == []
+        enough = times([*FLOAT, *nodes], 5, 5, 5, 5, *[2.0] * 4, noise=0)
+        assert len(find(original, fp32=bare, int8=enough)) == len(find(original, fp32=enough, int8=bare)) == 1
+
+
 def test_a_difference_within_the_noise_of_the_rounds_is_no_cause(original):
     baseline, noisy = times(FLOAT, *BASELINE), times(FLOAT, *BASELINE, seed=1)
     noisy.times["conv_2", "layer"] = noisy.times["conv_2", "layer"] + np.where(np.arange(ROUNDS) % 3, 60, -60)
@@ -155,6 +170,17 @@ def test_layers_left_in_floating_point_are_held_against_the_variant_that_runs_th
     assert cause["cause"].endswith("than in integers in full")
     assert cause["layer"] == "", "no single layer is to blame"
     assert cause["microseconds"] == pytest.approx(52 + 254 + 60 - 60 - 109 - 20, abs=3)
+
+
+def test_a_layer_that_is_gone_is_not_left_in_floating_point(original):
+    gone = times([INTEGER[0], INTEGER[3]], 1, 109, seed=1)
+    fully = times(INTEGER, 8, 60, 21, 109, 20, 3, seed=2)
+    found = find(original, fp32=times(FLOAT, *BASELINE), int8=gone, full=fully)
+    assert "float-layers" not in [cause["kind"] for cause in found]
+    gone = times([INTEGER[0], FLOAT[0], FLOAT[2]], 1, 152, 254, seed=1)
+    found = find(original, fp32=times(FLOAT, *BASELINE), int8=gone, full=fully)
+    (cause,) = (cause for cause in found if cause["kind"] == "float-layers")
+    assert cause["cause"].startswith("2 of 2 convolutions in floating point")
 
 
 def test_layers_that_would_be_slower_in_integers_do_not_rank_first():

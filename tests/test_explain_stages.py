@@ -168,8 +168,12 @@ def test_a_dynamic_variant_is_refused_as_the_one_to_take_apart():
         check_params(params, Path())
 
 
-def test_a_larger_model_takes_more_memory_also_where_several_are_measured_at_a_time(workspace, tmp_path):
+def test_a_session_takes_the_memory_of_its_weights_and_a_little_also_where_several_are_measured_at_a_time(tmp_path):
+    """Not that of what opening it needs and gives back, which glibc keeps for later: up to 2.3 times as much."""
     large = save_plain(tmp_path / "large.onnx", width=128)
-    sizes = list(map_in_order(partial(session_bytes, threads=1), [large, workspace / "onnx" / "fp32.onnx", large], 3))
-    assert sizes[0] > sizes[1] + 500_000
-    assert sizes[0] == pytest.approx(sizes[2], rel=0.1)
+    weights = large.stat().st_size
+    assert weights > 1_300_000
+    sizes = list(map_in_order(partial(session_bytes, threads=1), [large] * 3, 3))
+    for size in sizes:
+        assert weights < size < 1.3 * weights
+    assert max(sizes) < 1.02 * min(sizes)

@@ -441,9 +441,10 @@ def test_images_are_counted_in_the_arrays_that_are_there(refused, tmp_path):
     for part, count in (("train", 150), ("test", 10_000)):
         np.save(tmp_path / f"data/birds/{part}-images.npy", np.arange(count * 4).reshape(-1, 1, 2, 2).astype(np.uint8))
         np.save(tmp_path / f"data/birds/{part}-labels.npy", np.zeros(count, np.int64))
-    assert refused({"dataset": "birds", "sensitivity": {}, "train.resnet18.images": 150}) == (
-        "error: params.yaml: `calibrate.images` is 200 and data/birds/train-images.npy has 150 images: ask for fewer."
-    )
+    message = refused({"dataset": "birds", "sensitivity": {}, "train.resnet18.images": 150})
+    for key, count in (("calibrate.images", 200), ("train.cnn.images", 54_000), ("tune.cnn.trained_images", 54_000)):
+        assert f"`{key}` is {count} and data/birds/train-images.npy has 150 images: ask for fewer" in message
+    assert "train.resnet18.images" not in message
 
 
 @pytest.mark.parametrize("text", ["1e-5", "1E-05", "1.0e-5", "0.00001", "1.e-5"])
@@ -506,12 +507,36 @@ def test_a_search_that_calibration_leaves_no_image_to_judge_by_is_refused_before
     for name in ("cnn-small", "resnet18"):
         params["tune"][name]["recipe"] = "fp32"
     with_training_images(tmp_path, 250)
-    message = refused({"calibrate.images": 250, "sensitivity": {}, "train.resnet18.images": 250})
-    for name in ("cnn", "cnn-small", "resnet18"):
+    trained = {"cnn": 0, "cnn-small": 30, "resnet18": 250}
+    for name, count in trained.items():
+        params["tune"][name]["trained_images"] = count
+        params["train"][name]["images"] = 250
+    del params["tune"]["cnn"]["trained_images"]
+    message = refused({"calibrate.images": 250, "sensitivity": {}})
+    for name, count in trained.items():
         assert (
-            f"`tune.{name}` judges by training images that no calibration takes, and calibration takes 250 of the 250 in "
-            "data/fashion-mnist/train-images.npy: make `calibrate.images` smaller, or add training images"
+            f"`tune.{name}` has no image to judge by: of 250 in data/fashion-mnist/train-images.npy the network knows {count} "
+            f"(`tune.{name}.trained_images`) and calibration takes the others: make either smaller, or add training images"
         ) in message
+
+
+def test_more_images_that_a_network_knows_than_there_are_are_refused(refused, tmp_path):
+    with_training_images(tmp_path, 250)
+    message = refused({"tune.resnet18.trained_images": 251})
+    assert "`tune.resnet18.trained_images` is 251 and data/fashion-mnist/train-images.npy has 250 images" in message
+
+
+def test_a_search_that_may_judge_by_images_that_its_network_knows_is_warned_of(params, tmp_path):
+    assert list(validation_room.few_validation_images(params, tmp_path)) == []
+    params["train"]["cnn"]["images"] = 54_001
+    del params["train"]["cnn-small"]["images"], params["tune"]["resnet18"]["trained_images"]
+    for model, images, trained in (("cnn", 54_001, 54_000), ("cnn-small", 60_000, 54_000), ("resnet18", 1000, 0)):
+        assert (
+            f"`train.{model}` trains on the first {images} images and `tune.{model}.trained_images` is {trained}: the search "
+            "may judge by images that the network knows, make them the same"
+        ) in set(validation_room.few_validation_images(params, tmp_path))
+    del params["train"]["cnn"], params["train"]["cnn-small"], params["train"]["resnet18"]
+    assert list(validation_room.few_validation_images(params, tmp_path)) == []
 
 
 def test_the_images_left_for_a_search_are_those_of_no_draw_at_all(params, tmp_path):
@@ -520,20 +545,24 @@ def test_the_images_left_for_a_search_are_those_of_no_draw_at_all(params, tmp_pa
     params["calibrate_quantize"]["static-s8s8"]["calibrate"] = {"seed": 1}
     params["tune"]["cnn-small"]["recipe"] = S8 | {"calibrate": {"images": 100}}
     draws = [set(draw_indices(seed=seed, images=200, available=250)) for seed in (0, 1)]
-    together = len(set.union(*draws))
-    assert 200 < together < 250
-    found = {model: taken for model, taken, _ in validation_room.rooms(params, tmp_path)}
-    assert found == {"cnn": together, "cnn-small": 100, "resnet18": together}
+    together = set.union(*draws)
+    assert 200 < len(together) < 250
+    del params["tune"]["cnn"]["trained_images"], params["tune"]["cnn-small"]["trained_images"]
+    params["tune"]["resnet18"]["trained_images"] = 100
+    behind = set(range(100, 250)) - together
+    found = {model: left for model, left, _ in validation_room.rooms(params, tmp_path)}
+    assert found == {"cnn": 250 - len(together), "cnn-small": 150, "resnet18": len(behind)}
+    assert 0 < len(behind) < 250 - len(together)
     assert list(validation_room.no_validation_images(params, tmp_path)) == []
     assert next(validation_room.few_validation_images(params, tmp_path)) == (
-        f"`tune.cnn.validation_images` is 5000, and calibration takes {together} of 250 training images: it judges by "
-        f"{250 - together} at most"
+        "`tune.cnn.validation_images` is 5000, and training and calibration leave "
+        f"{250 - len(together)} of 250 training images: it judges by {250 - len(together)} at most"
     )
 
 
 def test_a_search_among_all_of_the_fetched_images_has_room_before_they_are_there(params, tmp_path):
-    assert {room[1:] for room in validation_room.rooms(params, tmp_path)} == {(200, 60_000)}
-    assert list(validation_room.few_validation_images(params, tmp_path)) == []
+    left = {model: left for model, left, available in validation_room.rooms(params, tmp_path) if available == 60_000}
+    assert left == {"cnn": 5800, "cnn-small": 5800, "resnet18": 58_800}
     params["calibrate"]["images"] = 60_000
     assert len(list(validation_room.no_validation_images(params, tmp_path))) == 3
 

@@ -8,7 +8,8 @@ from small_models import Network, images_for, save_choice, save_plain
 
 from stages.common.profiling import profile
 from stages.common.profiling.optimized_graph import save_optimized
-from stages.common.profiling.profile import Call, measure_profiles, midmean, parse_trace
+from stages.common.profiling.profile import measure_profiles
+from stages.common.profiling.trace import Call, midmean, parse_trace
 
 INPUT = helper.make_tensor_value_info("input", TensorProto.FLOAT, [1])
 

@@ -12,8 +12,10 @@ from small_models import U8S8, images_for, make_variants, save_plain
 from stages.common.calibration.collection import collect_ranges
 from stages.common.calibration.static_quantization import quantize
 from stages.common.reporting.session_options import options_section
-from stages.common.search import session_options
-from stages.common.search.session_options import Option, measure_options
+from stages.common.search import option_race, options_to_try
+from stages.common.search.graph_signature import graph_signature
+from stages.common.search.options_to_try import Option
+from stages.common.search.session_options import measure_options
 from stages.common.session.runtime import default_options, open_session
 
 pytestmark = pytest.mark.timed
@@ -64,16 +66,29 @@ def test_too_little_time_leaves_the_race_out(folder):
     assert measured(folder, seconds=0.001, slow=SLOW) == {"rounds": 0}
 
 
+@pytest.mark.parametrize("seconds", [0.0, -3.0])
+def test_where_the_search_left_no_time_nothing_is_opened(folder, seconds):
+    """Not even for a look: there are no such files, which is an error where one of them is opened."""
+    assert measured(folder, names=["no-such", "file"], seconds=seconds, slow=SLOW) == {"rounds": 0}
+
+
 def test_more_time_than_the_rounds_need_is_not_taken(folder, monkeypatch):
-    asked, measure = [], session_options.timing.measure
+    asked, measure = [], option_race.timing.measure
     monkeypatch.setattr(
-        session_options.timing,
+        option_race.timing,
         "measure",
         lambda *files, **plan: asked.append(plan["seconds"]) or measure(*files, **plan),
     )
-    monkeypatch.setattr(session_options, "VISIT_SECONDS", 0.001)
-    assert measured(folder, seconds=1000, slow=SLOW)["rounds"] == session_options.MOST_ROUNDS
+    monkeypatch.setattr(option_race, "VISIT_SECONDS", 0.001)
+    assert measured(folder, seconds=1000, slow=SLOW)["rounds"] == option_race.MOST_ROUNDS
     assert 0 < asked[0] < 30
+
+
+def test_what_is_enough_for_all_rounds_is_enough_however_it_is_rounded(tmp_path):
+    race, random = option_race.OptionRace({}, {}, threads=1, folder=tmp_path), np.random.default_rng(0)
+    for opening, call in random.uniform(0.01, 3, (1000, 2)):
+        race.seconds = {("fp32", option_race.DEFAULT): (opening, call)}
+        assert race.affordable_rounds(race.enough_seconds()) == option_race.MOST_ROUNDS
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +118,7 @@ def one_axis(tmp_path_factory):
 
 
 def optimized(folder, option):
-    session_options.open_with_option(
+    options_to_try.open_with_option(
         option, folder / "mixed.onnx", threads=1, optimized_model_filepath=str(folder / "optimized.onnx")
     )
     return onnx.load(folder / "optimized.onnx")
@@ -112,14 +127,14 @@ def optimized(folder, option):
 def test_a_graph_with_a_node_in_another_place_is_another_graph(one_axis):
     """The same nodes: without the optimizer that moves it, the QuantizeLinear is behind the pool, not before it."""
     default = optimized(one_axis, None)
-    moved = optimized(one_axis, session_options.OPTIONS["qdq_propagation_off"])
-    idle = optimized(one_axis, session_options.OPTIONS["qdq_cleanup_on"])
+    moved = optimized(one_axis, options_to_try.OPTIONS["qdq_propagation_off"])
+    idle = optimized(one_axis, options_to_try.OPTIONS["qdq_cleanup_on"])
     kinds = [sorted(node.op_type for node in graph.graph.node) for graph in (default, moved)]
     assert kinds[0] == kinds[1]
     order = [[node.op_type for node in graph.graph.node if node.op_type in ("MaxPool", "QuantizeLinear")] for graph in (default, moved)]  # fmt: skip
     assert order == [["QuantizeLinear", "MaxPool"], ["MaxPool", "QuantizeLinear"]]
-    signature = session_options.graph_signature(default)
-    assert signature == session_options.graph_signature(idle) != session_options.graph_signature(moved)
+    signature = graph_signature(default)
+    assert signature == graph_signature(idle) != graph_signature(moved)
 
 
 def test_a_graph_with_the_same_nodes_in_another_order_is_another_graph():
@@ -128,7 +143,7 @@ def test_a_graph_with_the_same_nodes_in_another_order_is_another_graph():
     def chain(*op_types):
         nodes = [helper.make_node(op_type, [str(place)], [str(place + 1)]) for place, op_type in enumerate(op_types)]
         ends = ([helper.make_tensor_value_info(name, TensorProto.FLOAT, [1])] for name in ("0", str(len(nodes))))
-        return session_options.graph_signature(helper.make_model(helper.make_graph(nodes, "chain", *ends)))
+        return graph_signature(helper.make_model(helper.make_graph(nodes, "chain", *ends)))
 
     assert chain("Relu", "Sigmoid", "Exp") == chain("Relu", "Sigmoid", "Exp") != chain("Sigmoid", "Relu", "Exp")
 
@@ -143,16 +158,16 @@ def test_names_are_no_part_of_a_graph(one_axis):
     for kind in ("input", "output", "value_info", "initializer"):
         for one in getattr(renamed.graph, kind):
             one.name = f"other {one.name}"
-    assert session_options.graph_signature(default) == session_options.graph_signature(renamed)
+    assert graph_signature(default) == graph_signature(renamed)
 
 
 def test_where_the_time_is_enough_for_one_file_it_is_the_tuned_one(folder, monkeypatch):
     """A large network: fp32 only tells whether an option has to do with the recipe."""
     monkeypatch.setattr(
-        session_options, "_cost", lambda opened, *_: (5.0, 1.0) if "fp32" in str(opened.args) else (0.001, 0.0005)
+        option_race, "_cost", lambda opened, *_: (5.0, 1.0) if "fp32" in str(opened.args) else (0.001, 0.0005)
     )
     found = measured(folder, slow=SLOW)
-    assert found["rounds"] >= session_options.FEWEST_ROUNDS and found["slow"]["speedup"] > 0
+    assert found["rounds"] >= option_race.FEWEST_ROUNDS and found["slow"]["speedup"] > 0
     assert "speedup" not in found["slow"]["fp32"] and "changed" in found["slow"]
 
 
@@ -160,8 +175,8 @@ def test_every_option_is_known_to_onnxruntime_and_changes_something(folder):
     """A misspelt config entry is accepted without a word."""
     library = next((Path(onnxruntime.__file__).parent / "capi").glob("onnxruntime_pybind11_state*")).read_bytes()
     default = default_options(threads=2)
-    for option in session_options.OPTIONS.values():
-        opened = session_options.open_with_option(option, folder / "u8s8.onnx", threads=2).get_session_options()
+    for option in options_to_try.OPTIONS.values():
+        opened = options_to_try.open_with_option(option, folder / "u8s8.onnx", threads=2).get_session_options()
         if "." in option.setting:
             assert option.setting.encode() in library
             assert opened.get_session_config_entry(option.setting) == option.value
@@ -173,7 +188,7 @@ def test_every_option_is_known_to_onnxruntime_and_changes_something(folder):
 
 def test_a_session_without_an_option_is_the_default_one(folder):
     own, usual = (
-        session_options.open_with_option(None, folder / "u8s8.onnx", threads=1),
+        options_to_try.open_with_option(None, folder / "u8s8.onnx", threads=1),
         open_session(folder / "u8s8.onnx", threads=1),
     )
     for name in ("enable_cpu_mem_arena", "enable_mem_pattern", "graph_optimization_level", "intra_op_num_threads"):
@@ -190,7 +205,7 @@ def test_denormals_are_decided_by_the_first_session_of_a_process(folder):
     onnx.save(helper.make_model(tiny, opset_imports=[helper.make_opsetid("", 18)], ir_version=10), folder / "tiny.onnx")
     feed = {"value": np.array([1e-20], np.float32)}  # whose square is below the smallest normal number
     for option in (None, Option("session.set_denormal_as_zero", "1")):
-        [square] = session_options.open_with_option(option, folder / "tiny.onnx", threads=1).run(None, feed)
+        [square] = options_to_try.open_with_option(option, folder / "tiny.onnx", threads=1).run(None, feed)
         assert square[0] > 0
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from stages.common.explanation.causes import LayerTimes
+from stages.common.explanation.layer_times import LayerTimes
 from stages.common.explanation.time_figure import cut_at, figure_of, short_names
 from stages.common.profiling.optimized_graph import Node
 from stages.common.profiling.profile import Profile

@@ -17,14 +17,22 @@ from stages import build_tuned, calibrate_quantize, plot_tune, tune
 from stages.common import machine_lock
 from stages.common.preprocessing import preprocess
 from stages.common.reporting.tuning import found, taken
-from stages.common.search import matrix_products, race, screening, search, session_options
+from stages.common.search import (
+    matrix_products,
+    option_predictions,
+    option_race,
+    options_to_try,
+    race,
+    screening,
+    search,
+)
 from stages.common.search.accuracy import CHANCE, Accuracy
 from stages.common.search.clock import SearchClock
 from stages.common.search.decision import best_by_hand, drop_behind
 from stages.common.search.points import BEHIND, HAND_WRITTEN, INACCURATE, SAME_FILE, SEARCHED, Point
 from stages.common.search.space import Shape
 from stages.common.search.summary import final_speeds, summary
-from stages.common.search.validation import draw_validation
+from stages.common.search.validation import draw_validation, free_images
 from stages.common.session.runtime import predict_images
 from stages.common.statistics.intervals import accuracy_change_interval, least_change
 from stages.common.tuned_recipe import read_recipe
@@ -105,19 +113,19 @@ def test_session_options_are_raced_apart_and_the_file_needs_none(workspace, monk
     """With fp32 as well: an option that helps it as much says nothing about the recipe."""
     workspace(seconds=12.0)  # enough on a busy machine, too
     monkeypatch.setattr(search, "SEARCH_SHARE", 0.25)
-    monkeypatch.setattr(session_options, "VISIT_SECONDS", 0.005)
+    monkeypatch.setattr(option_race, "VISIT_SECONDS", 0.005)
     metrics, rows = run()
     options = metrics["session_options"]
-    assert options["rounds"] >= session_options.FEWEST_ROUNDS and options["images"] >= session_options.FEWEST_IMAGES
+    assert options["rounds"] >= option_race.FEWEST_ROUNDS and options["images"] >= option_predictions.FEWEST_IMAGES
     named = {name: one for name, one in options.items() if isinstance(one, dict)}
-    assert set(named) == set(session_options.OPTIONS) - {"intra_op_spinning_off"}  # with one thread nobody waits
+    assert set(named) == set(options_to_try.OPTIONS) - {"intra_op_spinning_off"}  # with one thread nobody waits
     assert metrics["chosen"] != "fp32"
     for one in named.values():
         for result in (one, one["fp32"]):
             assert result.get("same_graph") == 1 or result["speedup_low"] < result["speedup"] < result["speedup_high"]
         assert ("changed" in one) == ("speedup" in one)
     assert "session options, " in capsys.readouterr().out
-    settings = {option.setting for option in session_options.OPTIONS.values()}
+    settings = {option.setting for option in options_to_try.OPTIONS.values()}
     written = Path("recipe.yaml").read_text() + "".join(row["recipe"] for row in rows)
     assert not [setting for setting in settings if setting in written]
 
@@ -236,7 +244,7 @@ def test_a_given_recipe_that_does_not_work_is_an_error_that_leaves_no_output(wor
 def test_where_all_that_can_be_tried_is_slower_the_answer_is_fp32_itself(workspace, monkeypatch, capsys):
     """The space is cut down to files with no fast kernels."""
     monkeypatch.setattr(search, "SEARCH_SHARE", 0.2)
-    monkeypatch.setattr(session_options, "VISIT_SECONDS", 0.005)
+    monkeypatch.setattr(option_race, "VISIT_SECONDS", 0.005)
     workspace(recipes={"slow": SLOW}, seconds=8.0)
     monkeypatch.setattr(screening, "TYPES", ())
     metrics, _ = run()
@@ -325,14 +333,16 @@ def test_the_search_holds_the_lock_of_the_machine(workspace, monkeypatch):
     assert taken
 
 
-def test_validation_images_are_no_calibration_images():
+def test_validation_images_are_none_that_the_network_or_a_calibration_has_seen():
     taken = np.arange(0, 500, 2)
-    drawn = draw_validation(seed=0, images=200, available=500, taken=taken)
-    assert len(set(drawn.tolist())) == 200 and not set(drawn.tolist()) & set(taken.tolist())
+    free = free_images(500, trained=100, taken=taken)
+    assert free.tolist() == list(range(101, 500, 2))
+    drawn = draw_validation(free, seed=0, images=150).tolist()
+    assert len(set(drawn)) == 150 and drawn == sorted(drawn) and set(drawn) <= set(free.tolist())
     with pytest.raises(
-        UserError, match=r"^tune asks for 251 validation images, and of 500 training images 250 are left"
+        UserError, match=r"^tune has no image to judge by: of 500 training images 499 are trained on and"
     ):
-        draw_validation(seed=0, images=251, available=500, taken=taken)
+        free_images(500, trained=499, taken=[499])
 
 
 def test_the_time_that_predictions_may_take_bounds_the_validation_images():
@@ -495,6 +505,19 @@ def test_a_point_is_asked_once_and_what_is_compared_for_the_reader_is_not_asked(
     assert (third.outcome, third.shown_low) == ("", None) and third.judged["change_low"] > first.shown_low
 
 
+def test_a_file_that_does_not_work_takes_no_confidence_from_those_after_it():
+    def compare_file(path):
+        if path == "broken":
+            raise UserError("its logits are not finite")
+        return judged(20, 10)
+
+    answers = Accuracy(compare_file, 0.005)
+    broken, first = (Point(path, SEARCHED, {}, path=path) for path in ("broken", "good"))
+    assert not answers.holds(broken) and answers.holds(first)
+    assert (broken.outcome, broken.shown_low) == ("failed", None)
+    assert first.shown_low == pytest.approx(least_change(20, 10, 5000, CHANCE / 2), abs=1e-9)
+
+
 @pytest.fixture
 def screened(folder, monkeypatch, tmp_path):
     """A Search with the hand-written recipe and two of its own, as the screening leaves them; its clock stands still."""
@@ -548,12 +571,14 @@ def test_the_best_by_hand_is_the_best_of_the_race_and_one_that_cannot_be_judged_
 
 
 def test_what_is_left_over_is_called_by_what_is_known_of_it():
-    best, near, far, screened = (Point(name, SEARCHED, {}, size_bytes=100, screened=0.5) for name in "abcd")
-    best.raced, near.raced, far.raced, screened.screened = (0.5, 0.4, 0.6), (0.495, 0.4, 0.6), (0.58, 0.4, 0.7), 0.6
+    best, near, far, screened, quick = (Point(name, SEARCHED, {}, size_bytes=100, screened=0.5) for name in "abcdg")
+    best.raced, near.raced, far.raced = (0.5, 0.4, 0.6), (0.495, 0.4, 0.6), (0.58, 0.4, 0.7)
+    screened.screened, quick.screened = 0.6, 0.45
     for one, outcome, reason in (
         (near, "tied", "0.99 times a in the race, which is about as fast"),
         (far, "behind", "1.16 times a in the race"),
         (screened, "behind", "1.20 times a in the screening"),
+        (quick, "behind", "0.90 times a in the screening, but a was shown to keep its accuracy before"),
     ):
         drop_behind(one, best, by_size=False)
         assert (one.outcome, one.reason) == (outcome, reason)

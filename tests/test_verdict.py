@@ -110,6 +110,16 @@ def test_a_fast_variant_that_loses_accuracy_is_not_recommended():
     assert "`b`" not in judge(a=variant({1: FASTER}), b=variant({1: SLOWER}, change=(-0.03, -0.04, -0.02)))
 
 
+def test_a_file_that_is_timed_at_fewer_batch_sizes_is_held_against_what_was_timed():
+    lossy = variant({1: (9.0, 8.9, 9.1), 32: (9.0, 8.9, 9.1)}, change=(-0.03, -0.04, -0.02))
+    assert "`b`" not in judge(a=variant({1: FASTER}), b=lossy)
+
+
+def test_a_small_difference_has_the_digits_to_show_it():
+    text = judge(a=variant({1: (1.02, 1.01, 1.03), 32: (0.962, 0.95, 0.97)}, size=980))
+    assert "`a` is 1.02x faster at batch 1 but 1.04x slower at batch 32, 1.02x smaller" in text
+
+
 def test_int8_that_is_slower_buys_size_only():
     assert judge(a=variant({1: SLOWER, 32: SLOWER})).startswith(
         "For net int8 buys size, not speed, on this machine: the fastest, `a`, is 2.0x slower at batch 1 and 2.0x at batch 32"
@@ -146,7 +156,7 @@ def test_a_file_that_does_not_run_does_not_spoil_the_verdict():
     assert "use `a`" in judge(a=variant({1: FASTER}), b=DOES_NOT_RUN)
 
 
-@pytest.mark.parametrize(("size", "words"), [(250, "4.0x smaller"), (1030, "1.0x larger")])
+@pytest.mark.parametrize(("size", "words"), [(250, "4.0x smaller"), (1030, "1.03x larger")])
 def test_a_larger_int8_file_is_said_to_be_larger(size, words):
     assert words in judge(a=variant({1: FASTER}, size=size))
 

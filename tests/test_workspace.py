@@ -157,6 +157,10 @@ def test_a_disk_that_cannot_be_written_is_named_wherever_it_shows(tmp_path, monk
     with pytest.raises(UserError, match=f"^{path} cannot be .*: .*, and run it again"), whole_file(path) as temporary:
         raise OSError(code, "said by the system", str(temporary))
 
+    other = path.with_name("images.npy")  # in the folder of the output: what a stage reads
+    with pytest.raises(UserError, match=f"^{other} cannot be "), whole_file(path):
+        raise OSError(code, "said by the system", str(other))
+
     def main():
         raise OSError(code, "said by the system", "/somewhere")
 

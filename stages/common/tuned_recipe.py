@@ -35,6 +35,6 @@ def doubts(metrics):
     found = {
         "it is no smaller than fp32": metrics["objective"] == "size" and metrics["size_bytes"] >= metrics["fp32_size_bytes"],
         "it is not faster than fp32 for certain": metrics["objective"] != "size" and metrics["speedup_low"] <= 1,
-        f"it may lose more than {metrics['max_drop']:g} points of {what}": 100 * metrics["validation"]["change_low"] < -metrics["max_drop"],
+        f"it may lose more than {metrics['max_drop']:g} points of {what}": 100 * metrics["validation"]["shown_low"] < -metrics["max_drop"],
     }  # fmt: skip
     return [words for words, true in found.items() if true]

@@ -118,7 +118,7 @@ def write_fault(error, path=None):
     else:
         return None
     named = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else path
-    if path is not None and named is not None and named.parent == path.parent:
+    if path is not None and named is not None and named.name.startswith(f".{path.name}."):
         named = path  # not the temporary file beside it
     return f"{named or 'a file'} {reason}: {fix}, and run it again."
 

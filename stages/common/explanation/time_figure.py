@@ -9,17 +9,16 @@ would dwarf the others is cut, and says so.
 import numpy as np
 from matplotlib.figure import Figure
 
+from stages.common.explanation.layer_times import CONVERSIONS
+
 # Okabe and Ito's colours, told apart by colour-blind readers, too.
 LAYER_COLOURS = ("#D55E00", "#0072B2", "#009E73", "#E69F00", "#56B4E9", "#CC79A7")
 OTHER_LAYERS, CONVERSION, NO_KERNEL = "#999999", "#F0E442", "#FFFFFF"
-CONVERSIONS = ("quantize", "dequantize", "layout")
 CUT = 3.5  # times the baseline's call: a bar that is longer is cut, to so much more than the longest of the others
 BEYOND = 1.25
 MILLISECONDS_FROM = 10_000  # microseconds of the baseline's call
 DPI = 120
-NAME_LENGTHS = range(
-    28, 45
-)  # characters of a layer's name: the first at which all differ, of those that leave bars room
+NAME_LENGTHS = range(28, 45)  # characters of a layer's name: the first with which all differ and bars have room
 
 
 def draw_times(path, *, model, batch, profiles):

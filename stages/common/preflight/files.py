@@ -59,6 +59,7 @@ def images_asked_for(params, root):
         wanted["test"][f"models.{name}.benchmark.batches"] = max(settings["benchmark"]["batches"])
     for name, plan in params["tune"].items():
         wanted["train"][f"tune.{name}.batch"] = plan["batch"]
+        wanted["train"][f"tune.{name}.trained_images"] = plan.get("trained_images", 0)
     wanted["test"]["verify_load.images"] = params["verify_load"]["images"]
     for part, counts in wanted.items():
         path = f"data/{dataset}/{part}-images.npy"

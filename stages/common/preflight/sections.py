@@ -164,6 +164,7 @@ class Tune(Section):
     batch: Count
     max_drop: Annotated[float, Field(ge=0, le=100)]
     validation_images: Count
+    trained_images: Count = None
     seed: Seed
     recipe: Annotated[StaticRecipe, WrapValidator(_or_fp32)] = None
 

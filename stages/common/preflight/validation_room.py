@@ -1,4 +1,4 @@
-"""Whether calibration leaves training images for `tune` to judge by: it takes none that any of its calibrations has seen."""
+"""Whether training and calibration leave images for `tune` to judge by: those that no network and no range has seen."""
 
 import numpy as np
 
@@ -8,26 +8,38 @@ from stages.common.preflight.files import known_images
 
 def no_validation_images(params, root):
     """Yield the searches for which no image is left."""
-    for model, taken, available in rooms(params, root):
-        if taken == available:
-            yield f"`tune.{model}` judges by training images that no calibration takes, and calibration takes {taken} of the {available} in data/{params['dataset']}/train-images.npy: make `calibrate.images` smaller, or add training images"
+    for model, left, available in rooms(params, root):
+        if not left:
+            array, trained = f"data/{params['dataset']}/train-images.npy", trained_of(params, model)
+            yield f"`tune.{model}` has no image to judge by: of {available} in {array} the network knows {trained} (`tune.{model}.trained_images`) and calibration takes the others: make either smaller, or add training images"
 
 
 def few_validation_images(params, root):
-    """Yield a warning for each search for which fewer images are left than it asks for."""
-    for model, taken, available in rooms(params, root):
-        wanted = params["tune"][model]["validation_images"]
-        if 0 < available - taken < wanted:
-            yield f"`tune.{model}.validation_images` is {wanted}, and calibration takes {taken} of {available} training images: it judges by {available - taken} at most"
+    """Yield a warning for each search that judges by fewer images than it asks for, or by some that its network knows."""
+    for model, left, available in rooms(params, root):
+        plan, settings = params["tune"][model], params["train"].get(model)
+        if 0 < left < plan["validation_images"]:
+            yield f"`tune.{model}.validation_images` is {plan['validation_images']}, and training and calibration leave {left} of {available} training images: it judges by {left} at most"
+        images = settings.get("images", available) if settings else 0
+        if images > trained_of(params, model):
+            yield f"`train.{model}` trains on the first {images} images and `tune.{model}.trained_images` is {trained_of(params, model)}: the search may judge by images that the network knows, make them the same"
+
+
+def trained_of(params, model):
+    """Return how many of the first training images the search keeps away from, because the network knows them."""
+    return params["tune"][model].get("trained_images", 0)
 
 
 def rooms(params, root):
-    """Yield (model, images that its calibrations take, training images) of the searches for which this is known."""
+    """Yield (model, images left, training images) of the searches for which this is known.
+
+    Where there is room for all calibrations without overlap, what is left may be more.
+    """
     available = known_images(params["dataset"], "train", root)
     for model, plan in params["tune"].items() if available else ():
-        draws = calibration_draws(params, plan)
-        if all(draw["images"] <= available for draw in draws):  # else the parameter check refuses it
-            yield model, taken_by(draws, available, plan["validation_images"]), available
+        draws, trained = calibration_draws(params, plan), trained_of(params, model)
+        if trained <= available and all(draw["images"] <= available for draw in draws):  # else another check refuses it
+            yield model, left_beside(draws, available, trained, plan["validation_images"]), available
 
 
 def calibration_draws(params, plan):
@@ -38,11 +50,12 @@ def calibration_draws(params, plan):
     return [draw for place, draw in enumerate(draws) if draw not in draws[:place]]
 
 
-def taken_by(draws, available, wanted):
-    """Return how many images draws take together; where there is room for all of them without overlap, that many at most."""
+def left_beside(draws, available, trained, wanted):
+    """Return how many images are left of those behind the `trained` first ones; with room for `wanted` at least that many."""
     together = sum(draw["images"] for draw in draws)
-    if len(draws) == 1 or together + wanted <= available:
-        return together
+    if together + wanted <= available - trained:
+        return available - trained - together
     from stages.common.calibration.collection import draw_indices  # noqa: PLC0415 -- 0.3 s, where there is no such room
 
-    return len(np.unique(np.concatenate([draw_indices(**draw, available=available) for draw in draws])))
+    taken = np.concatenate([draw_indices(**draw, available=available) for draw in draws])
+    return len(np.setdiff1d(np.arange(trained, available), taken))

@@ -36,7 +36,7 @@ class Accuracy:
         return point.judged is not None
 
     def _shown(self, point):
-        place = 1 + len(self.answers)
+        place = 1 + sum(asked.judged is not None for asked in self.answers)  # a file that does not work had no chance
         chance = CHANCE / (place * (place + 1))  # all of which are CHANCE: 1 / (k (k + 1)) is 1 / k - 1 / (k + 1)
         point.shown_low = least_change(*(point.judged[key] for key in ("lost", "gained", "images")), chance)
         if point.shown_low >= -self.max_drop:

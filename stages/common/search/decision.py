@@ -72,7 +72,12 @@ def drop_behind(point, best, *, by_size):
         return point.drop(TIED if equal else BEHIND, f"{point.size_bytes:,} bytes, {best.name} has {best.size_bytes:,}")
     where = "race" if point.raced and best.raced else "screening"
     ratio = point.raced[0] / best.raced[0] if where == "race" else point.screened / best.screened
-    outcome, words = (BEHIND, "") if ratio > TIE else (TIED, ", which is about as fast")
+    if ratio > TIE:
+        outcome, words = BEHIND, ""
+    elif ratio < 1 / TIE:  # one that was not raced: its place is by other times than these
+        outcome, words = BEHIND, f", but {best.name} was shown to keep its accuracy before"
+    else:
+        outcome, words = TIED, ", which is about as fast"
     return point.drop(outcome, f"{ratio:.2f} times {best.name} in the {where}{words}")
 
 

@@ -27,9 +27,9 @@ class GivenRecipe(Search):
             must_work(self.screening.try_recipe(name, GIVEN, recipe, until=math.inf))
 
     def best(self):
-        """Return the one point; its accuracy is asked for, and decides nothing."""
+        """Return the one point; its accuracy is asked for as that of the first one in a search, and decides nothing."""
         for point in self.points:
-            self.accuracy.works(point)
+            self.accuracy.holds(point)
             must_work(point)
         return next(iter(self.points), None), None
 

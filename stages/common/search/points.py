@@ -41,7 +41,7 @@ class Point:
     shown_low: float | None = None
     outcome: str = ""
     reason: str = ""
-    shape: object = None  # recipe_space.Shape of a searched point
+    shape: object = None  # space.Shape of a searched point
     twin: "Point | None" = None  # an earlier point with the same file
     repair_of: "Point | None" = None  # the point whose accuracy did not hold
 

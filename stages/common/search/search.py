@@ -23,7 +23,7 @@ from stages.common.search.screening import Screening, explore, slower_in_integer
 from stages.common.search.session_options import measure_options
 from stages.common.search.space import Space
 from stages.common.search.summary import final_speeds, reached_gops, summary
-from stages.common.search.validation import Validation, draw_validation
+from stages.common.search.validation import Validation, draw_validation, free_images
 from stages.common.workspace import scratch_folder
 
 SEARCH_SHARE = 0.8  # of tune.<model>.seconds; the rest, and what the search leaves of this, is for session options
@@ -85,8 +85,8 @@ class Search:
         self.builder = Builder(
             self.preprocessed_path, self.images_path, available, self.scaling, self.shared, self.folder
         )
-        self.taken = np.unique(np.concatenate([self.builder.indices(recipe) for recipe in self.calibrated()]))
-        draw_validation(seed=0, images=1, available=available, taken=self.taken)  # before any work: is one left?
+        taken = np.concatenate([self.builder.indices(recipe) for recipe in self.calibrated()])
+        self.free = free_images(available, trained=self.plan.get("trained_images", 0), taken=taken)
         timed = {"threads": self.threads, "clock": self.clock}
         self.screening = Screening(self.builder, self.fp32_path, self.values, by_size=self.by_size, **timed)
 
@@ -106,16 +106,16 @@ class Search:
 
     def open_validation(self):
         """Draw as many validation images as there is time for, and predict them with fp32."""
-        limit, draw = self.plan["max_drop"], {"seed": self.plan["seed"], "available": self.builder.available}
+        limit = self.plan["max_drop"]
         cores = usable_cores()  # the machine is the search's alone, and predictions are not timed
         seconds = (value / (1 + CORE_WORTH * (cores - 1)) for value in self.screening.image_seconds())
-        images = affordable_images(self.plan, *seconds, draw["available"] - len(self.taken))
+        images = affordable_images(self.plan, *seconds, len(self.free))
         if images * limit / 100 < LIKELY:
             print(
                 f"warning: {images} validation images cannot show that no more than {limit:g} points are lost: "
                 "raise max_drop, validation_images or seconds under `tune`"
             )
-        indices = draw_validation(**draw, images=images, taken=self.taken)
+        indices = draw_validation(self.free, seed=self.plan["seed"], images=images)
         self.clock.show("fp32's predictions")
         batch_size = min(self.evaluate["batch_size"], PREDICTED_AT_ONCE)
         settings = self.evaluate | {"batch_size": batch_size, "threads": cores}

@@ -1,4 +1,7 @@
-"""Training images that no calibration has seen: what a search may judge accuracy on, so that the test set stays unseen."""
+"""Training images that neither training nor calibration has seen: what a search judges accuracy on.
+
+So the test set stays unseen, and what a network has learned by heart is not taken for what it can.
+"""
 
 from pathlib import Path
 
@@ -10,13 +13,18 @@ from stages.common.statistics.paired import compare
 from stages.common.workspace import UserError
 
 
-def draw_validation(*, seed, images, available, taken):
-    """Return the indices of validation images, (images,) int64, ascending: of all but the `taken` ones."""
-    free = np.setdiff1d(np.arange(available), taken)
-    if images > len(free):
+def free_images(available, *, trained, taken):
+    """Return the indices, ascending, of the training images behind the `trained` first ones that are not `taken`."""
+    free = np.setdiff1d(np.arange(trained, available), taken)
+    if not len(free):
         raise UserError(
-            f"tune asks for {images} validation images, and of {available} training images {len(free)} are left beside those of the calibration: ask for fewer, or make `calibrate.images` smaller."
+            f"tune has no image to judge by: of {available} training images {trained} are trained on and calibration takes the others: make `calibrate.images` or the model's `trained_images` smaller."
         )
+    return free
+
+
+def draw_validation(free, *, seed, images):
+    """Return the indices of validation images, (images,) int64, ascending, of the `free` ones."""
     return np.sort(np.random.default_rng(seed).choice(free, images, replace=False))
 
 
