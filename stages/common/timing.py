@@ -81,22 +81,27 @@ def time_calls(session, values, count):
 
 
 def plan_calls(paths, inputs, *, rounds, seconds, threads, open_file=None):
-    """Return {(variant, batch): calls a round}: an equal share of the budget for every cell, at least one.
-
-    Cheap ones are bounded by MOST_CALLS; the time that they leave is given to the dear ones.
-    """
+    """Return {(variant, batch): calls a round}: share_calls of the budget, from a few calls of every cell."""
     cost, open_file = {}, open_file or open_session
     for variant, path in paths.items():
         session = open_file(path, threads=threads)
         for batch, values in inputs.items():
             time_calls(session, values, 1)
             cost[variant, batch] = min(time_calls(session, values, 3)) / 1e9
-    calls, left = {}, seconds / rounds
-    for cells_left, (cell, one_call) in zip(
-        range(len(cost), 0, -1), sorted(cost.items(), key=lambda item: item[1]), strict=True
-    ):
-        calls[cell] = int(np.clip(left / cells_left / one_call, 1, MOST_CALLS))
-        left -= calls[cell] * one_call
+    return share_calls(cost, seconds / rounds, most=MOST_CALLS)
+
+
+def share_calls(cost, seconds, *, most, least_seconds=0.0):
+    """Return {cell: calls}: an equal share of the seconds for every cell of `cost`, {cell: seconds of a call}.
+
+    A cell has one call at least, and `least_seconds` of them. Cheap ones are bounded by `most`; the time that they leave
+    is given to the dear ones.
+    """
+    calls = {}
+    for place, (cell, one_call) in enumerate(sorted(cost.items(), key=lambda item: item[1])):
+        least = int(np.clip(least_seconds / one_call, 1, most))
+        calls[cell] = int(np.clip(seconds / (len(cost) - place) / one_call, least, most))
+        seconds -= calls[cell] * one_call
     return calls
 
 

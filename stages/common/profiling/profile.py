@@ -17,7 +17,7 @@ from stages.common.profiling.profiler_cost import profiler_cost, save_chain
 from stages.common.profiling.trace import midmean
 from stages.common.profiling.trace_order import places_in_trace
 from stages.common.session.runtime import open_session
-from stages.common.timing import time_calls
+from stages.common.timing import share_calls, time_calls
 
 LEAST_SECONDS = 0.005  # of a session at a batch size, whatever the budget: one call of a microsecond says nothing
 LONG_CALL_SECONDS = 0.1  # two of them are enough to know what such a call takes
@@ -86,14 +86,8 @@ def _plan_calls(paths, inputs, *, seconds, threads):
         for size, values in inputs.items():
             [first] = time_calls(session, values, 1)
             cost[variant, size] = min(time_calls(session, values, 1 if first > LONG_CALL_SECONDS * 1e9 else 2)) / 1e9
-    calls, left = {}, (seconds - (WARMUP_CALLS + 1) * sum(cost.values())) / 2
-    for cells_left, (cell, one_call) in zip(
-        range(len(cost), 0, -1), sorted(cost.items(), key=lambda item: item[1]), strict=True
-    ):
-        least = int(np.clip(LEAST_SECONDS / one_call, 1, MOST_CALLS))
-        calls[cell] = int(np.clip(left / cells_left / one_call, least, MOST_CALLS))
-        left -= calls[cell] * one_call
-    return calls
+    left = (seconds - (WARMUP_CALLS + 1) * sum(cost.values())) / 2
+    return share_calls(cost, left, most=MOST_CALLS, least_seconds=LEAST_SECONDS)
 
 
 def _profile(traces, walls, graph, cost):
