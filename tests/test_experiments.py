@@ -1,4 +1,4 @@
-"""A second branch of the small repository, on which everything has run with another seed; and experiments beside it."""
+"""A second branch of the small repository, on which all has run with another seed, and experiments that know its results."""
 
 import json
 import re
