@@ -29,8 +29,8 @@ def small(params):
     for name in MODELS:
         params["models"][name] |= {"evaluate": {"images": 200}, "benchmark": {"batches": [1, 8], "seconds": 0.5}}
         params["models"][name] |= {"explain": {"images": 50, "noise_images": 8}}
-        params["tune"][name] |= {"seconds": 2.0, "max_drop": 20.0, "validation_images": 100}
-        params["train"][name] |= {"epochs": 1, "batch_size": 32, "threads": 1}
+        params["tune"][name] |= {"seconds": 2.0, "max_drop": 20.0, "trained_images": 400, "validation_images": 100}
+        params["train"][name] |= {"images": 400, "epochs": 1, "batch_size": 32, "threads": 1}
     params["calibrate"] |= {"images": 40, "batch_size": 20}
     params["verify_load"]["runtimes"] = []
     params["benchmark"]["rounds"] = 2
