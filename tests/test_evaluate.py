@@ -203,7 +203,7 @@ def test_all_sessions_of_all_stages_have_the_same_recorded_options(fp32, reposit
         "runtime.py",
     ]
     assert [name for name, text in sources.items() if "default_options(" in text and name != "runtime.py"] == [
-        "session_options.py"
+        "options_to_try.py"
     ]
     options = open_session(fp32, threads=3).get_session_options()
     assert options.intra_op_num_threads == 3 and options.inter_op_num_threads == 1
