@@ -10,9 +10,10 @@ export PATH := $(CURDIR)/$(VENV)/bin:$(PATH)
 repro: $(STAMP)  ## data, models, metrics and plots
 	dvc repro
 
-test: $(STAMP)  ## lint, and every test, the slow ones included
+test: $(STAMP)  ## lint, and every test, the slow ones included: two at a time, then alone those that compare times
 	ruff check . && ruff format --check .
-	python -m pytest
+	python -m pytest -m "not timed" --numprocesses 2 --dist loadfile --no-loadscope-reorder
+	python -m pytest -m timed
 
 test-quick: $(STAMP)  ## the tests that take seconds
 	python -m pytest -m "not slow"

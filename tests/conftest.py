@@ -1,24 +1,61 @@
 """What several test modules share: a workspace to run stages in, small real models, and a dataset that can be learned."""
 
 import copy
+import json
+import sys
 from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 import yaml
+from filelock import FileLock
 from onnx import TensorProto, helper, numpy_helper
+from registries import not_downloaded, pip_downloads
+from small_repository import Project, prepare
 
 from stages.common.preprocessing import preprocess
+from stages.common.session.runtimes import is_installed
 from stages.common.workspace import load_params
+from stages.machine import ensure_runtime
 
+OLD_RUNTIME = "1.20.1"  # has no kernel for ConvInteger with int8 weights; 1.24.1 is the first that has
 ROOT = Path(__file__).parent.parent
+
+
+def pytest_collection_modifyitems(config, items):
+    """Let two processes begin with the module that takes half of the time: one has enough to do with it alone."""
+    if is_one_of_several(config):
+        items.sort(key=lambda item: item.path.name != "test_pipeline.py")
+
+
+def is_one_of_several(config):
+    """Return whether this process is one of those between which xdist divides the tests."""
+    return hasattr(config, "workerinput")
 
 
 @pytest.fixture(scope="session")
 def repository():
     """The root of the repository."""
     return ROOT
+
+
+@pytest.fixture(scope="session")
+def prepared(tmp_path_factory, request, repository, dataset):
+    """A repository in which everything has run once and is committed, and what the first `dvc repro` did.
+
+    One of several processes makes it, and the others wait.
+    """
+    root = tmp_path_factory.getbasetemp()
+    if is_one_of_several(request.config):
+        root = root.parent
+    record = root / "prepared.json"
+    with FileLock(root / "prepared.lock"):
+        if not record.exists():
+            folder = tmp_path_factory.mktemp("prepared") / "repository"
+            record.write_text(json.dumps([str(folder), prepare(folder, repository, dataset)]))
+    folder, first = json.loads(record.read_text())
+    return Project(folder), first
 
 
 @pytest.fixture
@@ -140,3 +177,13 @@ def other_preprocessed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("other")
     preprocess(build_network(folder / "fp32.onnx", channels=(4, 4, 4), seed=1), folder / "preprocessed.onnx")
     return folder / "preprocessed.onnx"
+
+
+@pytest.fixture(scope="session")
+def old_runtime(tmp_path_factory):
+    """An onnxruntime version on which dynamic QInt8 does not load, installed as the machine stage does it."""
+    if not is_installed(OLD_RUNTIME) and sys.version_info >= (3, 14):
+        pytest.skip(f"onnxruntime {OLD_RUNTIME} was made for Python 3.10 to 3.13")
+    if not (is_installed(OLD_RUNTIME) or ensure_runtime(OLD_RUNTIME)):
+        not_downloaded(f"onnxruntime {OLD_RUNTIME}", pip_downloads, tmp_path_factory.mktemp("any-package"))
+    return OLD_RUNTIME

@@ -42,6 +42,7 @@ def plain(tmp_path):
     return make_variants(save_plain(tmp_path / "onnx" / "fp32.onnx", width=32))[1]
 
 
+@pytest.mark.timed
 def test_the_layer_that_is_known_to_be_slower_is_named_first(plain, tmp_path):
     wide = save_plain(tmp_path / "wide.onnx", width=32, kernel=7)  # the same nodes, conv_2 with 7x7 for 3x3
     first = causes_of({"fp32": plain, "wide": wide}, plain)["wide"][0]
@@ -51,6 +52,7 @@ def test_the_layer_that_is_known_to_be_slower_is_named_first(plain, tmp_path):
     assert "slower as Conv on float" in first["cause"]
 
 
+@pytest.mark.timed
 def test_no_cause_is_invented_for_a_copy_of_the_baseline(plain):
     assert causes_of({"fp32": plain, "copy": plain}, plain)["copy"] == []
 

@@ -483,6 +483,7 @@ def test_what_fp32_against_itself_seems_to_change_is_not_claimed():
 
 
 @pytest.mark.slow
+@pytest.mark.timed
 def test_fp32_against_itself_over_twenty_real_runs_is_different_in_at_most_three(tmp_path):
     """Nominal 5 % of calls: more than 3 of 20 have a probability of 0.016 even if that were exact; it is conservative."""
     network(tmp_path / "fp32.onnx", hidden=512)

@@ -80,6 +80,7 @@ def test_this_processor_has_a_name_and_flags():
 BUSY_LOOP = "import time\nend = time.monotonic() + 60\nwhile time.monotonic() < end: pass"
 
 
+@pytest.mark.timed
 def test_other_work_is_what_other_processes_do_and_not_ones_own():
     """The load average of the minute before, which this took the place of, counted the pipeline's own stages."""
     start = cpu.CpuSeconds.now()

@@ -19,6 +19,8 @@ from stages.common.session.concurrency import map_in_order
 from stages.common.session.runtime import predict_images
 from stages.common.workspace import UserError, load_params
 
+pytestmark = pytest.mark.timed
+
 SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}
 OUTPUTS = {
     "time": ["optimized", "explain.json", "causes.csv", "time.csv", "time.png"],

@@ -10,6 +10,7 @@ import types
 
 import numpy as np
 import pytest
+from registries import apt_downloads, not_downloaded
 
 from stages import fetch_data
 from stages.common.workspace import UserError
@@ -159,12 +160,12 @@ def test_an_apt_get_that_fails_is_quoted(offline, fetch, monkeypatch, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("apt-get"), reason="apt-get is not here")
-def test_the_debian_package_holds_the_published_files():
+def test_the_debian_package_holds_the_published_files(tmp_path):
     """Downloaded for real, as an ordinary user would, with package lists of its own."""
     try:
         with fetch_data.from_debian(timeout_seconds=10) as folder:
             arrays = [fetch_data.decode_idx(fetch_data.read_verified(folder, name)) for name in fetch_data.SHA256]
     except fetch_data.SourceUnavailableError as reason:
-        pytest.skip(str(reason))
+        not_downloaded(f"Debian's package ({reason})", apt_downloads, tmp_path)
     assert [array.shape for array in arrays] == [(60_000, 1, 28, 28), (60_000,), (10_000, 1, 28, 28), (10_000,)]
     assert np.bincount(arrays[1]).tolist() == [6000] * 10 and np.bincount(arrays[3]).tolist() == [1000] * 10

@@ -71,6 +71,7 @@ def test_a_profile_has_a_time_for_every_node_that_runs_and_every_round(measured)
     assert profiles["fp32", 64].wall.shape == (3,)
 
 
+@pytest.mark.timed
 def test_the_profile_explains_a_call_of_large_nodes(measured):
     assert abs(measured[1]["fp32", 64].unexplained_percent) < 15
 
@@ -80,10 +81,12 @@ def test_a_larger_batch_holds_more_activations(measured):
     assert large > 32 * small > 0
 
 
+@pytest.mark.timed
 def test_the_profilers_own_cost_is_measured_and_small(measured):
     assert 0 < measured[2] < 50
 
 
+@pytest.mark.timed
 def test_many_small_nodes_take_as_long_in_the_profile_as_without_the_profiler(tmp_path):
     """Its own cost is several times what such a node takes; it is measured on nodes of another type."""
     net = Network(size=2)

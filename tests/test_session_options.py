@@ -18,6 +18,8 @@ from stages.common.search.options_to_try import Option
 from stages.common.search.session_options import measure_options
 from stages.common.session.runtime import default_options, open_session
 
+pytestmark = pytest.mark.timed
+
 SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}
 SLOW = Option("graph_optimization_level", "ORT_DISABLE_ALL")  # integers are multiplied in floating point, node by node
 

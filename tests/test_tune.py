@@ -38,6 +38,8 @@ from stages.common.statistics.intervals import accuracy_change_interval, least_c
 from stages.common.tuned_recipe import read_recipe
 from stages.common.workspace import UserError
 
+pytestmark = pytest.mark.timed
+
 SCALING = {"scale": 1.0, "mean": 0.0, "std": 1.0, "channels": 1, "repeat": 1}
 SLOW = {"quant_format": "QOperator", "activation_type": "QInt8", "weight_type": "QInt8"}  # no fast kernel on x86
 PLAN = {"seconds": 4.0, "objective": "latency", "batch": 8, "max_drop": 5.0, "validation_images": 400, "seed": 0}
@@ -220,10 +222,10 @@ def test_labels_that_fp32_is_wrong_about_are_not_taken_for_a_condition(workspace
     metrics, _ = run()
     assert metrics["fp32_validation"]["accuracy"] > 0.5
     assert "fp32 itself" not in capsys.readouterr().out + disturbed(metrics)
-    np.save("shifted.npy", (np.load(FILES[3]) + 1) % 10)
-    monkeypatch.setitem(globals(), "FILES", [*FILES[:3], "shifted.npy"])
+    np.save("others.npy", np.arange(600) % 10)
+    monkeypatch.setitem(globals(), "FILES", [*FILES[:3], "others.npy"])
     metrics, _ = run()
-    assert metrics["fp32_validation"]["accuracy"] < metrics["fp32_validation"]["most_frequent_share"] < 0.5
+    assert metrics["fp32_validation"]["accuracy"] <= metrics["fp32_validation"]["most_frequent_share"] < 0.5
     assert "warning: fp32 itself is right on " in capsys.readouterr().out
     assert " The condition on accuracy means nothing here: fp32 itself is right on " in disturbed(metrics)
 
@@ -298,12 +300,16 @@ def test_a_search_without_hand_written_recipes_works(workspace):
 
 def test_session_options_get_what_the_search_leaves_of_its_seconds(workspace, monkeypatch):
     """A fifth at least, of a search that keeps to its time."""
-    given = {}
-    monkeypatch.setattr(search, "measure_options", lambda *_files, **settings: given.update(settings) or {"rounds": 0})
+    spent, told, given = SearchClock.spent, [], {}
+    monkeypatch.setattr(SearchClock, "spent", lambda clock: told.append(spent(clock)) or told[-1])
+    monkeypatch.setattr(
+        search, "measure_options", lambda *_files, **settings: given.update(settings, spent=told[-1]) or {"rounds": 0}
+    )
     workspace(recipe=U8S8, seconds=1.0)
-    metrics, _ = run()
-    assert given["seconds"] == pytest.approx(1.0 - metrics["seconds"], abs=0.3)
-    assert SearchClock(10.0, search.SEARCH_SHARE).left() == pytest.approx(8.0, abs=0.1)
+    run()
+    assert given["spent"] > 0 and given["seconds"] == pytest.approx(1.0 - given["spent"])
+    monkeypatch.setattr(SearchClock, "spent", lambda _clock: 1.5)
+    assert SearchClock(10.0, search.SEARCH_SHARE).left() == pytest.approx(8.0 - 1.5)
 
 
 def test_the_search_ends_in_time_and_says_what_it_did_not_reach(workspace, monkeypatch, capsys):
