@@ -193,7 +193,7 @@ def test_a_stage_that_is_asked_for_help_writes_nothing(tmp_path, repository):
     assert helped.stdout.endswith("\n\narguments: metrics_path\n")
     done = subprocess.run([*command, "a.json", "b.json"], **settings, check=False)
     assert (done.returncode, done.stderr) == (
-        1, "error: too many positional arguments: dvc.yaml has the command, arguments: metrics_path.\n",
+        1, "error: too many positional arguments, arguments: metrics_path; dvc.yaml has the commands of the stages.\n",
     )  # fmt: skip
     assert os.listdir(tmp_path) == []
 
@@ -212,4 +212,4 @@ def test_a_stage_that_is_interrupted_ends_with_one_line_and_exit_code_130(tmp_pa
     stage.send_signal(signal.SIGINT)
     _, said = stage.communicate(timeout=30)
     assert stage.returncode == 130
-    assert said == "interrupted: nothing half-written is left, `dvc repro` goes on from here\n"
+    assert said == "interrupted: nothing half-written is left, the same command goes on from here\n"

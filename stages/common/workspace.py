@@ -195,7 +195,7 @@ def run_main(main):
     except UserError as error:
         sys.exit(f"error: {error}")
     except KeyboardInterrupt:
-        print("interrupted: nothing half-written is left, `dvc repro` goes on from here", file=sys.stderr)
+        print("interrupted: nothing half-written is left, the same command goes on from here", file=sys.stderr)
         sys.exit(130)
     except Exception as error:
         sentence = write_fault(error)
@@ -205,7 +205,7 @@ def run_main(main):
 
 
 def _usage(main):
-    """Return how a stage is called: its module and the names of its `main`'s arguments."""
+    """Return the names of the arguments on the command line, which are those of `main`."""
     return f"arguments: {' '.join(inspect.signature(main).parameters) or 'none'}"
 
 
@@ -214,4 +214,4 @@ def _check_arguments(main):
     try:
         inspect.signature(main).bind(*sys.argv[1:])
     except TypeError as error:
-        raise UserError(f"{error}: dvc.yaml has the command, {_usage(main)}.") from None
+        raise UserError(f"{error}, {_usage(main)}; dvc.yaml has the commands of the stages.") from None
