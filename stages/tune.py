@@ -2,9 +2,9 @@
 
 Every point that was tried is a row of the table, with the reason why it was dropped. What is written is a recipe;
 `build-tuned` makes the variant `tuned` from it. Given in params.yaml as `tune.<model>.recipe`, it is the only point, is
-measured in the same way, and is kept whatever comes out. Validation images are training images that neither training nor
-calibration has seen; the test set is not looked at. The search holds the machine's lock. What a session option would bring is measured
-at the end, within `tune.<model>.seconds`, and reported apart: no file that is written needs one.
+measured in the same way, and is kept whatever comes out. Validation images are training images that neither training
+nor calibration has seen; the test set is not looked at. The search holds the machine's lock. What a session option
+would bring is measured at the end, within `tune.<model>.seconds`, and reported apart: no file that is written needs one.
 
     python -m stages.tune cnn models/cnn/onnx/fp32.onnx models/cnn/preprocessed.onnx ... (see dvc.yaml)
 """

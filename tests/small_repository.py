@@ -134,13 +134,13 @@ def named(*stages, models=MODELS, variants=(None,)):
     }
 
 
-def drawn_and_timed(project):
+def drawn_and_timed():
     """Return the stages that follow from any change of a variant: the benchmark, figures and report."""
     return named("benchmark") | {"plot", "report"}
 
 
-def known(done, project):
-    """Return the names of the stages in `done` that this module knows something about."""
+def known(done):
+    """Return the names of the stages in `done` that are the same after every run, whatever is measured."""
     others = {"explain", "explain-accuracy", "sensitivity", "plot-sensitivity"}  # these have tests of their own
     others |= {"tune", "plot-tune", "build-tuned"}  # what runs after a search depends on what it finds
     return {name for name in done if name.split("@")[0] not in others and not name.endswith(f"-{TUNED}")}

@@ -71,4 +71,5 @@ def test_memory_is_compared_at_as_many_images_as_there_are(
 )
 def test_few_images_show_no_growth_and_it_is_said(capsys, available, counts, said):
     assert check_calibration.image_counts(available) == counts
-    assert said in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert said in printed if said else not printed

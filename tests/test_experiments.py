@@ -27,9 +27,9 @@ def reseeded(prepared, tmp_path_factory):
 
 
 def test_another_calibration_seed_reruns_the_static_variants_and_what_compares_them(reseeded):
-    project, done = reseeded
+    _, done = reseeded
     static = named("calibrate-quantize", "verify-load", "evaluate", variants=STATIC)
-    assert known(done, project) == {"machine"} | static | drawn_and_timed(project)
+    assert known(done) == {"machine"} | static | drawn_and_timed()
 
 
 def test_metrics_of_two_branches_are_compared_by_model_variant_and_metric_on_a_bare_clone(reseeded, tmp_path):

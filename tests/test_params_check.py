@@ -514,9 +514,12 @@ def test_a_search_that_calibration_leaves_no_image_to_judge_by_is_refused_before
     del params["tune"]["cnn"]["trained_images"]
     message = refused({"calibrate.images": 250, "sensitivity": {}})
     for name, count in trained.items():
+        known = (
+            f"the network knows {count} (`tune.{name}.trained_images`) and calibration takes the others: make either"
+        )
         assert (
-            f"`tune.{name}` has no image to judge by: of 250 in data/fashion-mnist/train-images.npy the network knows {count} "
-            f"(`tune.{name}.trained_images`) and calibration takes the others: make either smaller, or add training images"
+            f"`tune.{name}` has no image to judge by: of 250 in data/fashion-mnist/train-images.npy "
+            f"{known if count else 'calibration takes all: make it'} smaller, or add training images"
         ) in message
 
 
@@ -526,16 +529,26 @@ def test_more_images_that_a_network_knows_than_there_are_are_refused(refused, tm
     assert "`tune.resnet18.trained_images` is 251 and data/fashion-mnist/train-images.npy has 250 images" in message
 
 
-def test_a_search_that_may_judge_by_images_that_its_network_knows_is_warned_of(params, tmp_path):
-    assert list(validation_room.few_validation_images(params, tmp_path)) == []
-    params["train"]["cnn"]["images"] = 54_001
-    del params["train"]["cnn-small"]["images"], params["tune"]["resnet18"]["trained_images"]
-    for model, images, trained in (("cnn", 54_001, 54_000), ("cnn-small", 60_000, 54_000), ("resnet18", 1000, 0)):
+def test_a_search_that_is_told_of_fewer_images_than_are_trained_on_is_refused(refused, params):
+    del params["train"]["cnn-small"]["images"]
+    message = refused({"train.cnn.images": 54_001})
+    for model, images in (("cnn", 54_001), ("cnn-small", 60_000)):
         assert (
-            f"`train.{model}` trains on the first {images} images and `tune.{model}.trained_images` is {trained}: the search "
-            "may judge by images that the network knows, make them the same"
-        ) in set(validation_room.few_validation_images(params, tmp_path))
-    del params["train"]["cnn"], params["train"]["cnn-small"], params["train"]["resnet18"]
+            f"`train.{model}` trains on the first {images} images and `tune.{model}.trained_images` is 54000: make them the "
+            "same, or the search judges by images that the network knows"
+        ) in message
+    assert "train.resnet18" not in message
+
+
+def test_a_search_that_is_not_told_which_images_its_network_knows_is_warned_of(params, tmp_path):
+    assert list(validation_room.few_validation_images(params, tmp_path)) == []
+    del params["tune"]["resnet18"]["trained_images"], params["tune"]["cnn"]["trained_images"]
+    params["tune"]["cnn"]["recipe"] = "fp32"  # nothing is judged
+    assert list(validation_room.few_validation_images(params, tmp_path)) == [
+        "`train.resnet18` trains on 1000 images and `tune.resnet18.trained_images` does not say so: the search may judge by "
+        "images that the network knows"
+    ]
+    del params["train"]["resnet18"]
     assert list(validation_room.few_validation_images(params, tmp_path)) == []
 
 
@@ -548,7 +561,7 @@ def test_the_images_left_for_a_search_are_those_of_no_draw_at_all(params, tmp_pa
     together = set.union(*draws)
     assert 200 < len(together) < 250
     del params["tune"]["cnn"]["trained_images"], params["tune"]["cnn-small"]["trained_images"]
-    params["tune"]["resnet18"]["trained_images"] = 100
+    params["tune"]["resnet18"]["trained_images"] = params["train"]["resnet18"]["images"] = 100
     behind = set(range(100, 250)) - together
     found = {model: left for model, left, _ in validation_room.rooms(params, tmp_path)}
     assert found == {"cnn": 250 - len(together), "cnn-small": 150, "resnet18": len(behind)}

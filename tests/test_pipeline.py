@@ -55,12 +55,12 @@ def test_the_second_run_runs_the_machine_stage_and_nothing_else(project):
 def test_another_recipe_reruns_that_variant_and_the_old_one_comes_from_the_cache(project):
     project.change("calibrate_quantize.static-u8s8.per_channel", True)
     variant = named("calibrate-quantize", "verify-load", "evaluate", variants=["static-u8s8"])
-    expected = {"machine"} | variant | drawn_and_timed(project)
+    expected = {"machine"} | variant | drawn_and_timed()
     done = project.repro()
-    assert known(done, project) == expected and all(done.values())
+    assert known(done) == expected and all(done.values())
     project.run("git", "checkout", "--quiet", "params.yaml")
     done = project.repro()
-    assert known(done, project) == expected
+    assert known(done) == expected
     assert [name for name, anew in done.items() if anew] == [
         "machine",
         "report",
@@ -135,7 +135,7 @@ def test_another_machine_makes_stale_exactly_what_declared_the_difference(projec
         (project.folder / "dvc.lock").write_text(lock)
         pretend(project, key, "another")
         stale = set(json.loads(project.run("dvc", "status", "--json")))
-        assert known(stale, project) - {"machine"} == stages | named("benchmark") | {"report"}, key
+        assert known(stale) - {"machine"} == stages | named("benchmark") | {"report"}, key
         assert named("tune") < stale, "which measures"
         assert (named("build-tuned") < stale) == (stages >= CALIBRATE), "which calibrates and quantizes"
 
@@ -146,14 +146,14 @@ def test_a_package_that_is_updated_is_noticed_by_the_next_run(project, tmp_path)
     (tmp_path / "site/onnxscript-0.0.1.dist-info/METADATA").write_text("Name: onnxscript\nVersion: 0.0.1\n")
     assert project.repro("machine", PYTHONPATH=str(tmp_path / "site")) == {"machine": True}
     stale = set(json.loads(project.run("dvc", "status", "--json")))
-    assert known(stale, project) - {"machine"} == named("export", "benchmark") | {"report"}
+    assert known(stale) - {"machine"} == named("export", "benchmark") | {"report"}
 
 
 def test_results_of_another_processor_are_made_again_on_this_one(project):
     """Equal bytes end the rerun: calibration that finds the same ranges is not verified again."""
     pretend(project, "cpu.isa", "another")
     done = project.repro("--no-run-cache")
-    assert known(done, project) >= {"machine"} | CALIBRATE | EVALUATE | named("benchmark") and all(done.values())
+    assert known(done) >= {"machine"} | CALIBRATE | EVALUATE | named("benchmark") and all(done.values())
     assert not set(done) & (VERIFY | QUANTIZE | named("train", "export"))
 
 

@@ -6,10 +6,12 @@ import pytest
 from onnx import TensorProto, helper
 from small_models import Network, images_for, save_choice, save_plain
 
-from stages.common.profiling import profile
+from stages.common.profiling import profile, profiler_cost
 from stages.common.profiling.optimized_graph import save_optimized
 from stages.common.profiling.profile import measure_profiles
 from stages.common.profiling.trace import Call, midmean, parse_trace
+from stages.common.session.runtime import open_session
+from stages.common.timing import time_calls
 
 INPUT = helper.make_tensor_value_info("input", TensorProto.FLOAT, [1])
 
@@ -87,6 +89,18 @@ def test_the_profilers_own_cost_is_measured_and_small(measured):
 
 
 @pytest.mark.timed
+def test_what_a_call_takes_outside_of_its_nodes_is_no_cost_of_a_node(tmp_path):
+    """A chain of ten nodes that do nothing has as much of it as one of forty."""
+    chains = profiler_cost.save_chains(tmp_path)
+    values = np.ones((1, 1), np.float32)
+    short, long = (min(time_calls(open_session(chain, threads=1), values, 500)[100:]) / 1e3 for chain in chains)
+    found = [profiler_cost.profiler_cost(chains, 1, tmp_path) for _ in range(3)]
+    cost, outside = np.median(found, axis=0)
+    assert cost > 0 and outside > 0
+    assert 0.3 * (short - (long - short) / 3) < outside < short
+
+
+@pytest.mark.timed
 def test_many_small_nodes_take_as_long_in_the_profile_as_without_the_profiler(tmp_path):
     """Its own cost is several times what such a node takes; it is measured on nodes of another type."""
     net = Network(size=2)
@@ -106,7 +120,7 @@ def test_the_cost_is_taken_off_the_mean_and_not_off_a_single_call():
     """Of a node that the trace gives 1, 3, 1, 3 ... microseconds, 2 are left; cut at zero call by call it would be 2.25."""
     calls = [Call(["node"], ["Neg"], ["float"], np.array([time]), 0) for time in [9.0, 9.0, *[1.0, 3.0] * 4]]
     graph = helper.make_graph([helper.make_node("Neg", ["input"], ["output"], "node")], "one", [INPUT], [])
-    found = profile._profile([calls], [np.full(8, 0.6)], helper.make_model(graph), 1.5)
+    found = profile._profile([calls], [np.full(8, 0.6)], helper.make_model(graph), 1.5, 0.1)
     assert (found.nodes.tolist(), found.sums.tolist()) == ([[0.5]], [0.5])
 
 
@@ -116,13 +130,13 @@ def test_the_cost_is_taken_off_the_mean_and_not_off_a_single_call():
         ([5.0] * 100, 400.0, 2.0),  # they fit with the chain's cost
         ([5.0] * 100, 250.0, 2.5),
         ([1.0] * 50 + [5.0] * 50, 100.0, 3.0),  # a node takes no less than nothing
-        ([5.0] * 100 + [500.0], 100.0, 8.0),  # no cost of the profiler's is four times as much
+        ([5.0] * 100 + [500.0], 100.0, 2.0),  # what is still too long at four times the cost is not the profiler's
     ],
 )
 def test_the_nodes_of_a_file_take_no_longer_than_its_calls(nodes, wall, cost):
-    means, walls = np.tile(nodes, (3, 1)), np.full(3, wall)
-    walls[0] *= 10  # a disturbed round
-    assert profile.fitting_cost(means, walls, 2.0) == pytest.approx(cost, abs=1e-4)
+    means, room = np.tile(nodes, (3, 1)), np.full(3, wall)
+    room[0] *= 10  # a disturbed round
+    assert profile.fitting_cost(means, room, 2.0) == pytest.approx(cost, abs=1e-4)
 
 
 def test_calls_that_are_interrupted_at_one_node_or_another_do_not_look_as_if_time_were_outside_of_all_nodes():
@@ -134,7 +148,7 @@ def test_calls_that_are_interrupted_at_one_node_or_another_do_not_look_as_if_tim
     nodes = [helper.make_node("Neg", [f"{name}_in"], [f"{name}_out"], name) for name in names]
     inputs = [helper.make_tensor_value_info(f"{name}_in", TensorProto.FLOAT, [1]) for name in names]
     model = helper.make_model(helper.make_graph(nodes, "four", inputs, []))
-    found = profile._profile([calls], [np.full(12, 1032.0)], model, 2.0)
+    found = profile._profile([calls], [np.full(12, 1032.0)], model, 2.0, 0.0)
     assert (found.nodes.tolist(), found.sums.tolist()) == ([[8] * 4], [1032])
     assert found.unexplained_percent == 0
 

@@ -82,6 +82,17 @@ def test_the_spread_is_that_of_seeds_and_no_other_parameter_mixes_into_it():
     assert "standard deviation" not in summarize(grid((1,), (50, 100, 400)))
 
 
+def test_a_default_that_is_written_out_makes_no_other_point():
+    points = [point("main (HEAD)", 0), point("a", 0), point("b", 1), point("c", 2)]
+    for one in points:
+        one.parameters["models.cnn.evaluate.images"] = 9
+    for one in points[1:]:
+        one.parameters["models.cnn.input.repeat"] = 1
+    text = summarize(points)
+    assert "repeat" not in text and "  3 different points: change " in text
+    assert "standard deviation" not in summarize(points[:3])
+
+
 def test_a_parameter_that_a_point_leaves_out_is_shown_with_its_default():
     """Where it has one: a calibration method has no use for another's, and what is not there has no parameters."""
     shared = {"calibrate.seed": 0, "calibrate.images": 200, "calibrate.batch_size": 20, "calibrate.method": "MinMax"}

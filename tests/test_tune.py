@@ -227,7 +227,7 @@ def test_labels_that_fp32_is_wrong_about_are_not_taken_for_a_condition(workspace
     metrics, _ = run()
     assert metrics["fp32_validation"]["accuracy"] <= metrics["fp32_validation"]["most_frequent_share"] < 0.5
     assert "warning: fp32 itself is right on " in capsys.readouterr().out
-    assert " The condition on accuracy means nothing here: fp32 itself is right on " in disturbed(metrics)
+    assert " The condition on accuracy may mean little here: fp32 itself is right on " in disturbed(metrics)
 
 
 def test_fp32_can_be_given(workspace, quick, capsys):

@@ -26,7 +26,7 @@ def read_recipe(path):
 
 def by_chance(judged):
     """Return in words that a recipe was judged by accuracy where there is next to none to lose (see chance)."""
-    return f"fp32 itself is right on {judged['accuracy']:.2%} of the validation images, no more often than saying the most frequent class every time ({judged['most_frequent_share']:.2%}), so that no recipe can lose much of it: look whether train-labels.npy numbers the classes as the model does"
+    return f"fp32 itself is right on {judged['accuracy']:.2%} of the validation images, no more often than saying the most frequent class every time ({judged['most_frequent_share']:.2%}), so that accuracy shows little of what a recipe loses: look whether train-labels.npy numbers the classes as the model does, or whether one class outweighs the others"
 
 
 def doubts(metrics):

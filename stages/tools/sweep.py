@@ -103,8 +103,9 @@ def spread(points, keys, pair):
 
     One for every group of them: what other parameters change is no spread. Nothing can be said of fewer than three.
     """
+    different = {tuple(str(value_of(point.parameters, key)) for key in keys): point for point in reversed(points)}
     groups, lines = {}, []
-    for point in distinct(points):
+    for point in reversed(different.values()):
         others = [key for key in keys if key.rpartition(".")[2] != "seed"]
         groups.setdefault(" ".join(f"{key}={value_of(point.parameters, key)}" for key in others), []).append(point)
     for name, group in groups.items():

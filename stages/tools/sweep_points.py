@@ -12,6 +12,7 @@ from stages.tools.experiment_queue import FAILED as FAILED_TASK
 from stages.tools.experiment_queue import QUEUED, SUCCESS, ask, git, last_words, tasks_of
 from stages.tools.experiment_queue import RUNNING as RUNNING_TASK
 from stages.tools.lockfile import Lock
+from stages.tools.parameter_values import value_of
 
 LOOKS, LOOK_SECONDS = 3, 2.0  # how often what seems lost is looked at, and the time in between
 TAKEN = "a worker takes it when it is done with those before"
@@ -135,7 +136,7 @@ def varying(points):
     """Return the dotted keys of the parameters in which points differ."""
     known = [point.parameters for point in points if point.parameters]
     keys = dict.fromkeys(key for parameters in known for key in parameters)
-    return [key for key in keys if len({json.dumps(parameters.get(key)) for parameters in known}) > 1]
+    return [key for key in keys if len({json.dumps(value_of(parameters, key)) for parameters in known}) > 1]
 
 
 def repeated(points):

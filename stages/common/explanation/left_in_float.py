@@ -32,7 +32,8 @@ def left_in_float(variant, profiles, original, weighted):
     alike = [layer for layer in weighted if family_of(original.nodes[layer].op_type) in families]
     noun = f"{NOUNS[min(families)]}s".replace("xs", "ces") if len(families) == 1 else "layers with weights"
     words = f"{len(left)} of {len(alike)} {noun} in floating point{_why(own, left, weighted)}: {{}} than in integers in {best}"
-    yield "float-layers", left[0] if len(left) == 1 else "", words, time_of(own) - time_of(profiles[best]), len(left)
+    nodes = max(sum(len(one.nodes.get((layer, "layer"), [])) for layer in left) for one in (own, profiles[best]))
+    yield "float-layers", left[0] if len(left) == 1 else "", words, time_of(own) - time_of(profiles[best]), nodes
 
 
 def _quantized(times):

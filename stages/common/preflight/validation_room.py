@@ -7,22 +7,34 @@ from stages.common.preflight.files import known_images
 
 
 def no_validation_images(params, root):
-    """Yield the searches for which no image is left."""
+    """Yield the searches for which no image is left, or for which more are trained on than they are told."""
     for model, left, available in rooms(params, root):
+        trained, images = trained_of(params, model), images_of_training(params, model, available)
         if not left:
-            array, trained = f"data/{params['dataset']}/train-images.npy", trained_of(params, model)
-            yield f"`tune.{model}` has no image to judge by: of {available} in {array} the network knows {trained} (`tune.{model}.trained_images`) and calibration takes the others: make either smaller, or add training images"
+            array = f"data/{params['dataset']}/train-images.npy"
+            known = (
+                f"the network knows {trained} (`tune.{model}.trained_images`) and calibration takes the others: make either"
+                if trained
+                else "calibration takes all: make it"
+            )
+            yield f"`tune.{model}` has no image to judge by: of {available} in {array} {known} smaller, or add training images"
+        elif 0 < trained < images:
+            yield f"`train.{model}` trains on the first {images} images and `tune.{model}.trained_images` is {trained}: make them the same, or the search judges by images that the network knows"
 
 
 def few_validation_images(params, root):
     """Yield a warning for each search that judges by fewer images than it asks for, or by some that its network knows."""
     for model, left, available in rooms(params, root):
-        plan, settings = params["tune"][model], params["train"].get(model)
+        plan, images = params["tune"][model], images_of_training(params, model, available)
         if 0 < left < plan["validation_images"]:
             yield f"`tune.{model}.validation_images` is {plan['validation_images']}, and training and calibration leave {left} of {available} training images: it judges by {left} at most"
-        images = settings.get("images", available) if settings else 0
-        if images > trained_of(params, model):
-            yield f"`train.{model}` trains on the first {images} images and `tune.{model}.trained_images` is {trained_of(params, model)}: the search may judge by images that the network knows, make them the same"
+        if images and not trained_of(params, model) and plan.get("recipe") != "fp32":
+            yield f"`train.{model}` trains on {images} images and `tune.{model}.trained_images` does not say so: the search may judge by images that the network knows"
+
+
+def images_of_training(params, model, available):
+    """Return on how many of the first images a model is trained here; 0 for a model that comes trained."""
+    return params["train"][model].get("images", available) if model in params["train"] else 0
 
 
 def trained_of(params, model):

@@ -8,13 +8,12 @@ without the profiler, so that what the profile leaves unexplained is a number.
 
 import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from tqdm import tqdm
 
 from stages.common.profiling.profiled_session import MOST_CALLS, WARMUP_CALLS, profile_session
-from stages.common.profiling.profiler_cost import profiler_cost, save_chain
+from stages.common.profiling.profiler_cost import profiler_cost, save_chains
 from stages.common.profiling.trace import midmean
 from stages.common.profiling.trace_order import places_in_trace
 from stages.common.session.runtime import open_session
@@ -65,18 +64,18 @@ def measure_profiles(paths, graphs, inputs, *, rounds, seconds, threads, seed=0,
     sizes, order = sorted(inputs), np.random.default_rng(seed)
     walls, traces, costs = {}, {}, []
     with tempfile.TemporaryDirectory() as folder:
-        chain = save_chain(Path(folder) / "chain.onnx")
+        chains = save_chains(folder)
         for _ in tqdm(range(rounds), desc="profile", unit="round", mininterval=1, disable=not show_progress):
-            costs.append(profiler_cost(chain, threads, folder))
+            costs.append(profiler_cost(chains, threads, folder))
             for variant in order.permutation(list(paths)):
                 plan = {size: (inputs[size], calls[variant, size]) for size in sizes}
                 profiled, timed = profile_session(paths[variant], plan, threads=threads, folder=folder)
                 for size in sizes:
                     traces.setdefault((variant, size), []).append(profiled[size])
                     walls.setdefault((variant, size), []).append(timed[size])
-    cost = float(np.median(costs))
+    cost, outside = map(float, np.median(costs, axis=0))
     profiles = {
-        (variant, size): _profile(found, walls[variant, size], graphs[variant], cost)
+        (variant, size): _profile(found, walls[variant, size], graphs[variant], cost, outside)
         for (variant, size), found in traces.items()
     }
     return profiles, cost
@@ -94,14 +93,14 @@ def _plan_calls(paths, inputs, *, seconds, threads):
     return share_calls(cost, left, most=MOST_CALLS, least_seconds=LEAST_SECONDS)
 
 
-def _profile(traces, walls, graph, cost):
+def _profile(traces, walls, graph, cost, outside):
     orders = [_order(calls[-1], graph) for calls in traces]  # of the graph's nodes in each session's calls
     times = [
         np.stack([call.microseconds[order] for call in calls[WARMUP_CALLS:]])
         for calls, order in zip(traces, orders, strict=True)
     ]
     means = np.stack([midmean(calls) for calls in times])
-    cost = fitting_cost(means, np.array([np.median(calls) for calls in walls]), cost)
+    cost = fitting_cost(means, np.array([np.median(calls) for calls in walls]) - outside, cost)
     # A single time, of whole microseconds, can be less than the cost; cut at zero before the mean it would count too much.
     nodes = np.maximum(means - cost, 0)
     # What interrupts a call hits another node each time: the means of the nodes forget it, a whole call does not, and is
@@ -119,19 +118,19 @@ def _profile(traces, walls, graph, cost):
     )
 
 
-def fitting_cost(means, walls, chain):
+def fitting_cost(means, room, chain):
     """Return the profiler's cost a node in a file: the chain's, or as much more as its nodes need to fit into its calls.
 
-    `means`: (rounds, nodes) microseconds with that cost; `walls`: (rounds,) of calls without it. MOST_COST times the
-    chain's at most: what is still too much then is no cost of the profiler's.
+    `means`: (rounds, nodes) microseconds with that cost; `room`: (rounds,) what calls without it have for their nodes. What
+    would take more than MOST_COST times the chain's is no cost of the profiler's.
     """
 
     def too_long(cost):
-        return np.median(np.maximum(means - cost, 0).sum(axis=1) - walls) > 0
+        return np.median(np.maximum(means - cost, 0).sum(axis=1) - room) > 0
 
     low, high = chain, MOST_COST * chain
-    if not too_long(low):
-        return low
+    if not too_long(low) or too_long(high):
+        return chain
     for _ in range(20):
         middle = (low + high) / 2
         low, high = (middle, high) if too_long(middle) else (low, middle)

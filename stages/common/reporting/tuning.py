@@ -69,7 +69,7 @@ def disturbed(metrics):
     """Return what is wrong with the measurement, as sentences that follow another; nothing if nothing is."""
     judged = metrics.get("fp32_validation", {})
     chance = (
-        f" The condition on accuracy means nothing here: {by_chance(judged)}."
+        f" The condition on accuracy may mean little here: {by_chance(judged)}."
         if no_better_than_one_class(judged)
         else ""
     )
