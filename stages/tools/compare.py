@@ -85,7 +85,9 @@ def main(arguments=None):
     parser.add_argument("--variant", action="append", default=[], help="only this one; may be repeated")
     parser.add_argument("--quantity", action="append", choices=QUANTITIES, help="only this one; may be repeated")
     parser.add_argument("--json", action="store_true", help="print strict JSON, not a table")
-    parser.add_argument("--fail-on", choices=["worse"], help="exit code 1 if any row has this verdict")
+    parser.add_argument(
+        "--fail-on", choices=["worse"], help="exit code 1 if any row has this verdict, 2 if one could not be compared"
+    )
     options = parser.parse_args(arguments)
     try:
         a, b = Revision(options.a), Revision(options.b)

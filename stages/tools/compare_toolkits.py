@@ -187,7 +187,7 @@ def compare_toolkits(model, *, seconds, without):
 
 def main():
     """Print the table."""
-    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m stages.tools.compare_toolkits", description=__doc__.split("\n")[0])
     parser.add_argument("model", help="a key of `models` in params.yaml")
     parser.add_argument(
         "--seconds",

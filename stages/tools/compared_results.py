@@ -58,11 +58,14 @@ def compare_accuracy(a, b, model, variant):
             )
         return accuracy_row(model, variant, before, after, labels[: len(before)], quantity)
     except NotStored as missing:
-        if a.md5(path) == b.md5(path):  # one file: nothing has to be read but the metrics
+        labels = [revision.md5(f"{folder}/test-labels.npy") for revision, folder in zip((a, b), data, strict=True)]
+        if a.md5(path) == b.md5(path) and labels[0] == labels[1]:  # nothing has to be read but the metrics
             key, metrics = f"{model}.{variant}.accuracy", f"metrics/evaluate/{model}/{variant}.json"
             values = [lookup(revision.read_yaml(metrics), key) for revision in (a, b)]
-            return Row(model, variant, "accuracy", *values, 0.0, verdict=IDENTICAL)
-        reason = str(missing)
+            quantity = "agreement" if None in values else "accuracy"
+            return Row(model, variant, quantity, *values, 0.0, verdict=IDENTICAL)
+        same = a.md5(path) == b.md5(path)
+        reason = f"the test labels of {a.name} and {b.name} are not the same" if same else str(missing)
     except UserError as error:
         reason = str(error)
     return Row(model, variant, "accuracy", verdict=NOT_COMPARED, reason=reason)
@@ -135,6 +138,10 @@ def different_machine(a, b):
 
 def compare_sizes(a, b, model, variant):
     """Return the Row of a variant's file size in two Revisions."""
+    try:
+        refuse_stale(a, b, f"models/{model}/onnx/{variant}.onnx")
+    except UserError as error:
+        return Row(model, variant, "size", verdict=NOT_COMPARED, reason=str(error))
     sizes = [revision.size(f"models/{model}/onnx/{variant}.onnx") for revision in (a, b)]
     if None in sizes:
         return Row(model, variant, "size", *sizes, verdict=NOT_COMPARED, reason="one revision has no such ONNX file")

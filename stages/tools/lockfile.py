@@ -18,8 +18,8 @@ class Lock:
     dvc.lock.
     """
 
-    def __init__(self, read, stages=None, walk=lambda path: []):
-        self._read, self._walk, self._parsed, self._below = read, walk, {}, {}
+    def __init__(self, read, stages=None, walk=lambda path: [], recorded=lambda path: None):
+        self._read, self._walk, self._recorded, self._parsed, self._below = read, walk, recorded, {}, {}
         locked = self._content("dvc.lock").get("stages", {})
         self.stages = {name: entry for name, entry in locked.items() if stages is None or name in stages}
         self.outs = {
@@ -58,7 +58,7 @@ class Lock:
                 for key, value in values.items():
                     difference = first_difference(key, lookup(self._content(file), key), value)
                     if difference:
-                        return "{} is {} and it ran with {}".format(*difference)
+                        return difference_in_words(*difference)
             for dep in self._deps(stage):
                 made = self._made(dep["path"])
                 # A variant that was taken out leaves its files in folders that others depend on: as they are is right, too.
@@ -102,8 +102,10 @@ class Lock:
         content = self._read(path)
         if content is not None:
             return md5_of(content)
-        files = {file: self.md5(file) or md5_of(self._read(file) or b"") for file in self._walk(path)}
-        return folder_md5(path, files)
+        files = {
+            file: self.md5(file) or self._recorded(file) or md5_of(self._read(file) or b"") for file in self._walk(path)
+        }
+        return files.get(path) or folder_md5(path, files)  # a file that is tracked and not in the cache is its own walk
 
 
 def md5_of(content):
@@ -122,6 +124,12 @@ def lookup(settings, key):
     for part in key.split("."):
         settings = settings.get(part) if isinstance(settings, dict) else None
     return settings
+
+
+def difference_in_words(key, now, then):
+    """Return what became of a parameter: "calibrate.seed is 4 and it ran with 0"; None is a key that is not there."""
+    is_now = "is gone" if now is None else f"is {now}"
+    return f"{key} {is_now} and it ran {'without it' if then is None else f'with {then}'}"
 
 
 def first_difference(key, now, then):

@@ -32,11 +32,12 @@ class Revision:
             self.files = DVCFileSystem(rev=None if name == WORKSPACE else name)
             self.commit = None if name == WORKSPACE else self.files.repo.get_rev()
             stages = {getattr(stage, "name", None) for stage in self.files.repo.index.stages}  # a .dvc file has no name
-            self.lock = Lock(self._read_or_none, stages, self._files_in)
+            self.lock = Lock(self._read_or_none, stages, self._files_in, self.md5)
         except DvcException as error:
-            raise UserError(
-                f"{name} cannot be read ({error}): give a branch, tag, commit or experiment name, from the root of the repository."
-            ) from None
+            fix = "give a branch, tag, commit or experiment name, from the root of the repository"
+            if name == WORKSPACE:
+                fix = "`python -m stages.machine metrics/machine.json` says where, if it is params.yaml"
+            raise UserError(f"{name} cannot be read ({error}): {fix}.") from None
 
     def read(self, path):
         """Return a file's bytes. Raises NotStored."""
@@ -54,7 +55,7 @@ class Revision:
     def _files_in(self, folder):
         """Return the paths of the files in a folder, without what Python keeps there and what is being written."""
         try:
-            found = self.files.find(folder)
+            found = self.files.find(folder, dvcfiles=True)  # DVC's own MD5 of a folder counts them, too
         except (FileNotFoundError, DataIndexDirError):  # the latter of an output that is a folder, and is not stored
             return []
         return [path for path in found if "__pycache__" not in path and not path.endswith(".tmp")]

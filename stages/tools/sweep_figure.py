@@ -33,7 +33,8 @@ def draw(points, path, parameter=None, models=(), variants=()):
             if any(parameter in point.parameters for point in points)
             else f"no point has a parameter `{parameter}`: look at its name in params.yaml"
         )
-        raise UserError(f"{what}, or take one of {', '.join(keys) or 'none'}.")
+        instead = f", or take one of {', '.join(keys)}" if keys else ""
+        raise UserError(f"{what}{instead}.")
     parameter = parameter or most_values(points, keys)
     if parameter is None:
         return "no parameter varies: no figure"

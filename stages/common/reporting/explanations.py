@@ -54,7 +54,7 @@ def graph_rows(model, metrics, batch):
                 "file": Cell(name),
                 "layers in integers": Cell(share(found, "layers"), source),
                 "convolutions in integers": Cell(share(found, "convolutions"), source),
-                "Q/DQ left": Cell(str(found["quantize_pairs_left"]), source),
+                "Q/DQ pairs left": Cell(str(found["quantize_pairs_left"]), source),
                 "layout changes": Cell(str(found["layout_changes"]), source),
                 "session memory": Cell(f"{found['session_bytes'] / 1024:,.0f} KiB", source),
                 f"activations, batch {batch}": Cell(f"{cell['activation_bytes'] / 1024:,.0f} KiB", source),

@@ -5,7 +5,7 @@ import math
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 from stages.common.reporting.panels import panels, plt, variant_colours, wrap_titles
-from stages.common.reporting.results import verdict
+from stages.common.reporting.results import BASELINE, verdict
 
 MARKERS = "osD^vP*X<>ph"
 STEP, REACH = 0.22, 0.35  # rows: between two markers of a row, and from its middle to the outermost, which stays in it
@@ -79,8 +79,12 @@ def speed_ticks(low, high):
 
 
 def latency_finding(found, variants):
-    """Return in a few words what the panel shows: how many variants are faster or slower at every batch size."""
-    verdicts = [{verdict(cell) for cell in found["variants"][name]["benchmark"].values()} for name in variants]
+    """Return in a few words what the panel shows: how many variants are faster or slower at every batch size.
+
+    A copy of fp32, as `tuned` can be, is no int8 file.
+    """
+    int8 = [found["variants"][name] for name in variants if found["variants"][name].get("same_file_as") != BASELINE]
+    verdicts = [{verdict(cell) for cell in one["benchmark"].values()} for one in int8]
     timed = [seen for seen in verdicts if seen]
     faster, slower = timed.count({"faster"}), timed.count({"slower"})
     rest = len(timed) - faster - slower
