@@ -22,6 +22,7 @@ from stages.common.statistics.multiple import holm
 from stages.common.timing import CALL_COLUMNS, measure, round_medians
 from stages.tools.compare import compare, main
 from stages.tools.comparison import Row, judge, speedup_rows
+from stages.tools.lockfile import difference_in_words
 from stages.tools.revisions import NotStored, Revision
 from stages.tools.significance import run_difference
 
@@ -41,14 +42,18 @@ class SmallRepository:
         git("config", "user.name", "test")
         Repo.init().close()
 
-    def commit(self, tag, predictions, labels, *, machine=MACHINE, calls=None, copies=None):
+    def commit(self, tag, predictions, labels, *, images=None, machine=MACHINE, calls=None, copies=None):
         """Commit {variant: logits} of the model `cnn` and, if given, the calls of its benchmark; tag the commit.
 
-        `copies`: {variant: the one under whose name its file was timed}.
+        `images`: in place of the labels, which stand for them; `copies`: {variant: the one under whose name its file was
+        timed}.
         """
         write("params.yaml", yaml.safe_dump({"dataset": "small"}))
         write("metrics/machine.json", json.dumps(machine))
-        tracked = [save("data/small/test-labels.npy", labels), save("data/small/test-images.npy", labels)]
+        tracked = [
+            save("data/small/test-labels.npy", labels),
+            save("data/small/test-images.npy", labels if images is None else images),
+        ]
         for variant, logits in predictions.items():
             tracked.append(save(f"models/cnn/predictions/{variant}.npz", logits))
             known = len(logits) and len(labels)
@@ -275,6 +280,47 @@ def test_in_a_clone_without_the_cache_what_differs_is_not_compared_and_what_is_e
     assert rows_of("HEAD", "workspace")["static", "accuracy"].verdict == "identical"
 
 
+def test_in_a_clone_without_the_cache_other_labels_are_seen_though_predictions_are_equal(repository, labels):
+    """fp32 is right on other images then, and the file of its predictions is the same."""
+    for tag, truth in (("one", labels), ("relabelled", (labels + 1) % 10)):
+        repository.commit(tag, {"fp32": worsened(labels, 1)}, truth, images=labels)
+    git("clone", "-q", ".", "clone")
+    os.chdir("clone")
+    row = rows_of("one", "relabelled")["fp32", "accuracy"]
+    assert (row.verdict, row.difference) == ("not compared", None)
+    assert row.reason == "the test labels of one and relabelled are not the same"
+    assert run("one", "relabelled", "--quantity", "accuracy", "--fail-on", "worse") == 2
+
+
+def test_a_model_that_is_tracked_by_itself_makes_no_result_out_of_date(repository, labels):
+    """DVC counts its .dvc file as one of the folder that it lies in; in a clone without the cache the model is not there."""
+    repository.commit("data", {"fp32": worsened(labels, 1)}, labels)
+    write("models/cnn/onnx/fp32.onnx", "a model of the user's own")
+    stages = {
+        "quantize": {"cmd": "true", "deps": ["models/cnn/onnx/fp32.onnx"], "outs": ["models/cnn/onnx/static.onnx"]},
+        "benchmark": {
+            "cmd": "true",
+            "deps": ["models/cnn/onnx"],
+            "outs": [{"plots/benchmark/cnn.csv": {"cache": False}}],
+        },
+    }
+    with Repo() as repo:
+        repo.add("models/cnn/onnx/fp32.onnx")
+        write("dvc.yaml", yaml.safe_dump({"stages": stages}))
+    write("models/cnn/onnx/static.onnx", "made of it")
+    write("plots/benchmark/cnn.csv", "times")
+    for _ in range(2):  # the first writes a .gitignore, which is one of the folder's files, too
+        with Repo() as repo:
+            repo.commit(force=True)
+    git("add", ".")
+    git("commit", "-q", "-m", "all")
+    outs = ("models/cnn/onnx/static.onnx", "plots/benchmark/cnn.csv")
+    assert [Revision("HEAD").lock.stale_because(out) for out in outs] == [None, None]
+    git("clone", "-q", ".", "clone")
+    os.chdir("clone")
+    assert [Revision("HEAD").lock.stale_because(out) for out in outs] == [None, None]
+
+
 def test_a_benchmark_that_was_never_run_is_said_not_to_have_been_made(repository, labels):
     plots = [{"plots/benchmark/${item}.csv": {"cache": False}}]
     stage = {"foreach": ["cnn"], "do": {"cmd": "true", "plots": plots}}
@@ -443,6 +489,21 @@ def test_results_that_are_older_than_their_parameters_are_not_compared(repositor
     assert "out of date in workspace" in row.reason and "calibrate.seed is 4 and it ran with 0" in row.reason
 
 
+def test_the_size_of_a_file_that_is_older_than_its_parameters_is_not_compared(repository, labels):
+    repository.commit("data", {"static": worsened(labels, 1)}, labels)
+    write("dvc.yaml", yaml.safe_dump({"stages": {"quantize": stage_of("models/cnn/onnx/static.onnx")}}))
+    repository_parameters(seed=0)
+    write("models/cnn/onnx/static.onnx", "made with seed 0")
+    with Repo() as repo:
+        repo.commit(force=True)
+    git("add", ".")
+    git("commit", "-q", "-m", "seed 0")
+    assert rows_of("HEAD", "workspace")["static", "size"].verdict == "identical"
+    repository_parameters(seed=4)
+    row = rows_of("HEAD", "workspace")["static", "size"]
+    assert row.verdict == "not compared" and "calibrate.seed is 4 and it ran with 0" in row.reason
+
+
 def stage_of(path):
     return {"cmd": "true", "deps": ["code.py"], "params": ["calibrate"], "outs": [path]}
 
@@ -450,6 +511,13 @@ def stage_of(path):
 def repository_parameters(seed):
     write("params.yaml", yaml.safe_dump({"dataset": "small", "calibrate": {"seed": seed, "images": 200}}))
     write("code.py", "pass\n")
+
+
+def test_a_parameter_that_is_gone_or_new_is_said_to_be_that():
+    assert (
+        difference_in_words("tune.cnn.trained_images", 9, None) == "tune.cnn.trained_images is 9 and it ran without it"
+    )
+    assert difference_in_words("tune.cnn.batch", None, 1) == "tune.cnn.batch is gone and it ran with 1"
 
 
 def test_holm_is_holm():
