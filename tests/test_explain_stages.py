@@ -169,7 +169,7 @@ def test_a_dynamic_variant_is_refused_as_the_one_to_take_apart():
 
 
 def test_a_session_takes_the_memory_of_its_weights_and_a_little_also_where_several_are_measured_at_a_time(tmp_path):
-    """Not that of what opening it needs and gives back, which glibc keeps for later: up to 2.3 times as much."""
+    """Not that of what opening it needs and gives back, which glibc keeps for later."""
     large = save_plain(tmp_path / "large.onnx", width=128)
     weights = large.stat().st_size
     assert weights > 1_300_000

@@ -14,15 +14,25 @@ def positive_count(text):
     return int(text)
 
 
-def positive_seconds(text):
-    """Return a time, more than 0 and finite, of a command line's text."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time: write a number of seconds, more than 0")
-    return value
+def number_between(low, high, otherwise):
+    """Return what reads a number of a command line's text, more than `low` and less than `high`.
+
+    `otherwise`: what is said of any other text.
+    """
+
+    def number(text):
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low < value < high:
+            raise argparse.ArgumentTypeError(f"{text!r} {otherwise}")
+        return value
+
+    return number
+
+
+positive_seconds = number_between(0, math.inf, "is no time: write a number of seconds, more than 0")
 
 
 def check_model(model):

@@ -20,6 +20,7 @@ from PIL import ImageColor
 from tqdm import tqdm
 
 from stages.common.workspace import UserError, whole_file
+from stages.tools.arguments import number_between
 from stages.tools.image_files import FITS, INTERPOLATIONS, read_pixels
 from stages.tools.image_folders import list_images, shortened
 from stages.tools.image_room import check_room
@@ -180,14 +181,7 @@ def whole_number(text):
     return int(text)
 
 
-def share(text):
-    try:
-        value = float(text)
-    except ValueError:
-        value = -1
-    if not 0 < value < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no share: write a number between 0 and 1")
-    return value
+share = number_between(0, 1, "is no share: write a number between 0 and 1")
 
 
 def color(text):

@@ -3,9 +3,8 @@
 from stages.common.reporting.results import agreement
 from stages.common.statistics.multiple import SIGNIFICANCE, holm
 
-LEAST_AGREEMENT = (
-    0.99  # MLPerf Inference asks a quantized model for 99 % of fp32's accuracy; no labels, no better measure
-)
+# MLPerf Inference asks a quantized model for 99 % of fp32's accuracy; where there are no labels, of its decisions.
+LEAST_AGREEMENT = 0.99
 
 
 def has_accuracy(judged):
